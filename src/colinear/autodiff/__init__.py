@@ -3,13 +3,13 @@ algorithm that solved it.
 
     implicit.py     A^-1 b and A^+ b                          A x = b
     spectral.py     eigenpairs, singular triplets, triangles  A V = V Λ,  A = U Σ V^H,  A = Q R
-    functions.py    f(A), roots, logarithms, pseudoinverses   X^2 = A,  e^X = A,  A X A = A
+    functions.py    f(A), roots, logarithms, pseudoinverses   X^2 = A,  e^X = A,  A X A = A;
+                    what is linear in f, if f closes over arrays:  F(∂f/∂h dh, x)
     determinants.py det A, at singular matrices too           adj(A)
     kronecker.py    f of Kronecker products and sums          the same, coordinate by coordinate
     resolvents.py   their inverses and determinants           the same, with any factors
     iterated.py     pairs and triplets found by iteration     the same, by solves with products
     krylov.py       f(A) b from Krylov spaces                 f([A dA; 0 A])
-    linear_in_function.py   what is linear in f, if f closes over arrays:  F(∂f/∂h dh, x)
 
 Solves themselves are differentiated by `autodiff/implicit.py`: A X = B gives dX = A^-1 (dB - dA
 X).

@@ -10,7 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, adjoint
+from ..backends import (
+    Array,
+    adjoint,
+    eye_like,
+    inner_products,
+    matrix_inverse,
+    positive_or_one,
+    without_zeros,
+    zeros_like,
+)
 
 # The determinant of a matrix with the derivatives of the polynomial that it is, at singular
 # matrices too.
@@ -61,12 +70,12 @@ def is_polynomial() -> bool:
 
 def det(xp: Any, A: Array) -> Array:
     """The determinants of matrices, (*batch, n, n), by LU."""
-    if not xp.is_differentiated(A) or xp.is_compiling() or not A.shape[-1]:
-        return _product_of_pivots(xp, A)
-    value = _product_of_pivots(xp, xp.stop_gradient(A))
-    return _attached(
-        xp, A, value, xp.zeros(value.shape, dtype=xp.real_dtype(A.dtype), device=xp.device_of(A))
-    )
+    is_known = not xp.is_differentiated(A) or xp.is_compiling() or not A.shape[-1]
+    d, parity = _pivots(xp, A if is_known else xp.stop_gradient(A))
+    value = xp.prod(d, axis=-1) * parity  # det A = ± ∏ u_ii for A = P L U
+    if is_known:
+        return value
+    return _attached(xp, A, value, zeros_like(xp, xp.real(value), value.shape))
 
 
 def polynomial(xp: Any, A: Array, sign: Array, logarithm: Array) -> tuple[Array, Array]:
@@ -77,7 +86,7 @@ def polynomial(xp: Any, A: Array, sign: Array, logarithm: Array) -> tuple[Array,
         return sign, logarithm
     held = xp.stop_gradient(A)
     size = xp.max(xp.abs(held), axis=(-2, -1))
-    size = xp.where(size > 0, size, 1)
+    size = positive_or_one(xp, size)
     logarithm = xp.where(logarithm == -math.inf, n * xp.log(size), logarithm)
     return _attached(xp, A, sign, logarithm), logarithm
 
@@ -86,7 +95,7 @@ def with_adjugate(xp: Any, A: Array) -> tuple[Array, Array, Array]:
     """m, l and adj(A) e^-l, by LU."""
     d, parity = _pivots(xp, xp.stop_gradient(A))
     size = xp.abs(d)
-    sign = xp.prod(d / xp.where(size == 0, 1, size), axis=-1) * parity
+    sign = xp.prod(d / without_zeros(xp, size), axis=-1) * parity
     m, l = polynomial(xp, A, sign, xp.sum(xp.log(size), axis=-1))
     return m, l, _adjugate(xp, A, sign, l)
 
@@ -106,13 +115,6 @@ def _attached(xp: Any, A: Array, m: Array, l: Array) -> Array:
     return found
 
 
-def _product_of_pivots(xp: Any, A: Array) -> Array:
-    """det A = ± ∏ u_ii for A = P L U"""
-    d, parity = _pivots(xp, A)
-    product: Array = xp.prod(d, axis=-1) * parity
-    return product
-
-
 def _pivots(xp: Any, A: Array) -> tuple[Array, Array]:
     """The diagonal of U and the sign of P, A = P L U."""
     factors, pivots = xp.lu_factor(A)
@@ -124,12 +126,10 @@ def _adjugate(xp: Any, A: Array, m: Array, l: Array) -> Array:
     is_zero = xp.stop_gradient(m) == 0
     m = _attached(xp, A, m, l)
     mask = is_zero[..., None, None]
-    I = xp.eye(A.shape[-1], dtype=A.dtype, device=xp.device_of(A))
 
     def of_regular(A: Array, m: Array) -> Array:
-        regular = xp.where(mask, I, A)
-        inverse = xp.lu_solve(*xp.lu_factor(regular), xp.broadcast_to(I, A.shape))
-        return m[..., None, None] * inverse  # det(A) A^-1
+        regular = xp.where(mask, eye_like(xp, A), A)
+        return m[..., None, None] * matrix_inverse(xp, regular)  # det(A) A^-1
 
     def of_any(A: Array, m: Array) -> Array:
         c = xp.exp(l / A.shape[-1])[..., None, None]  # adj(A) = c^(n-1) adj(A / c)
@@ -141,20 +141,16 @@ def _adjugate(xp: Any, A: Array, m: Array, l: Array) -> Array:
 def _adjugate_of_singular(xp: Any, A: Array) -> Array:
     def of(A: Array) -> Array:
         c, U, s, V = _singular_vectors(xp, A)
-        return _between(
-            xp, c, V, xp.make_diagonal(xp.astype(_products_of_others(xp, s), A.dtype)), U
-        )
+        products = xp.prod(_without(xp, s), axis=-1)  # ∏_(k≠i) s_k, without a division
+        return _between(xp, c, V, xp.make_diagonal(xp.astype(products, A.dtype)), U)
 
     def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
         c, U, s, V = _singular_vectors(xp, primals[0])
-        return _between(xp, c, V, _change(xp, s, _middle(xp, U, tangents[0], V)), U)
+        return _between(
+            xp, c, V, _change(xp, s, inner_products(xp, U, xp.matmul(tangents[0], V))), U
+        )
 
-    def cotangent(primals: tuple, output: Array, g: Array) -> tuple:
-        c, U, s, V = _singular_vectors(xp, primals[0])
-        G = _change(xp, s, _middle(xp, V, g, U))
-        return (_between(xp, xp.conj(c), U, G, V),)
-
-    found: Array = xp.custom_derivative(of, tangent, cotangent, (2,))(A)
+    found: Array = xp.custom_derivative(of, tangent, ranks=(2,))(A)
     return found
 
 
@@ -165,45 +161,30 @@ def _singular_vectors(xp: Any, A: Array) -> tuple[Array, Array, Array, Array]:
 
 
 def _change(xp: Any, s: Array, F: Array) -> Array:
-    """G, the change of the adjugate of diag(s) by F. P is symmetric and real, so this map is its
-    own adjoint."""
+    """G, the change of the adjugate of diag(s) by F."""
     P = _products_of_other_pairs(xp, s)
     d = xp.diagonal(F)
     own = xp.sum(xp.astype(P, F.dtype) * d[..., None, :], axis=-1)  # Σ_j P_ij F_jj
     return xp.make_diagonal(own) - P * F  # P_ii = 0
 
 
-def _products_of_others(xp: Any, s: Array) -> Array:
-    """∏_(k≠i) s_k for each i, without a division."""
-    return xp.prod(_without(xp, s), axis=-1)
-
-
 def _products_of_other_pairs(xp: Any, s: Array) -> Array:
     """∏_(k≠i,j) s_k for each i and j, zero for i = j. Holds n^3 numbers, but only second
     derivatives need it."""
     others = _without(xp, s)[..., :, None, :]  # (i, 1, k)
-    n = s.shape[-1]
-    I = xp.eye(n, dtype=s.dtype, device=xp.device_of(s))
-    pairs = xp.prod(
-        xp.where(I > 0, xp.ones((), dtype=s.dtype, device=xp.device_of(s)), others), axis=-1
-    )
-    return pairs * (1 - I)
+    I = eye_like(xp, s)
+    return xp.prod(xp.where(I > 0, I, others), axis=-1) * (1 - I)  # I is 1 where it is taken
 
 
 def _without(xp: Any, s: Array) -> Array:
     """A matrix with s in each row, but for ones on the diagonal."""
-    I = xp.eye(s.shape[-1], dtype=s.dtype, device=xp.device_of(s))
+    I = eye_like(xp, s)
     return xp.where(I > 0, I, s[..., None, :])
 
 
 def _between(xp: Any, c: Array, U: Array, G: Array, V: Array) -> Array:
     """c U G V^H"""
     return c[..., None, None] * xp.matmul(U, xp.matmul(G, adjoint(xp, V)))
-
-
-def _middle(xp: Any, U: Array, F: Array, V: Array) -> Array:
-    """U^H F V"""
-    return xp.matmul(adjoint(xp, U), xp.matmul(F, V))
 
 
 def slogdet_of_diagonal(xp: Any, d: Array, sign: Array | int = 1) -> tuple[Array, Array]:
@@ -219,10 +200,8 @@ def slogdet_of_diagonal(xp: Any, d: Array, sign: Array | int = 1) -> tuple[Array
         known = np.where(np.isnan(logarithm), np.nan, parity * np.all(d, axis=-1))
         return known.astype(d.dtype)[()] * sign, logarithm
     size = xp.abs(d)
-    positive = xp.where(size == 0, 1, size)
+    positive = without_zeros(xp, size)
     if is_polynomial():
-        positive = xp.stop_gradient(positive)
-        return xp.prod(d / positive, axis=-1) * sign, xp.sum(xp.log(positive), axis=-1)
+        size = positive = xp.stop_gradient(positive)
     # without a derivative at zero: that is NaN, never a number
-    logarithm = xp.sum(xp.log(size), axis=-1)
-    return xp.prod(d / positive, axis=-1) * sign, logarithm
+    return xp.prod(d / positive, axis=-1) * sign, xp.sum(xp.log(size), axis=-1)

@@ -8,25 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, adjoint
-from ..errors import DerivativeWarning
+from ..backends import Array, adjoint, eye_like, hermitian, inner_products, positive_or_one, program
+from ..errors import DerivativeWarning, ShapeError
 from ..methods import roots
 from .implicit import Equation, of_matrix
-from .linear_in_function import derive
 from .spectral import (
     DEPENDENT,
     ROUNDINGS,
+    are_parallel,
     attached,
+    change,
     close,
     eig_known,
     eigh_known,
     exceeds,
     guarded,
-    hermitian,
+    in_vectors,
     largest,
+    nowhere,
     off_diagonal,
     once,
-    program,
     spoiled,
 )
 
@@ -35,6 +36,9 @@ FEW = (
     # numbers of which several times as many are held at once: one operation instead of many, which
     # JAX compiles sooner
 )
+# the power of eps to which eigenvectors may be dependent: then rounding errors eps κ(V)^2 of the
+# derivative are below the fourth root of eps
+DIGITS = 0.375
 FINE, COARSE = (np.polynomial.legendre.leggauss(n) for n in (5, 3))
 
 
@@ -62,55 +66,42 @@ def spectral_function(
         W ∘ (M P) + W^T ∘ (P M),    W_ij = f[λ_i, λ_i, λ_j],    M taken there only: zero, but for its derivative.
     """
 
+    known = eigh_known if is_hermitian else eig_known
+
+    def over(X: Array, V: Array) -> Array:
+        """X V^-1"""
+        return xp.matmul(X, adjoint(xp, V)) if is_hermitian else times_inverse(xp, X, V)
+
     def of(f: Callable, A: Array, values: Array, V: Array) -> Array:
-        scaled = V * f(values)[..., None, :]
-        if is_hermitian:
-            return xp.matmul(scaled, adjoint(xp, V))
-        return _times_inverse(xp, scaled, V)
+        return over(V * f(values)[..., None, :], V)
 
     def tangent(f: Callable, primals: tuple, tangents: tuple, output: Array) -> Array:
         A, values, V = primals
-        values, V = (eigh_known if is_hermitian else eig_known)(xp, A, values, V, False)
-        D, (M, W) = (
-            divided_differences(xp, f, values[..., :, None], values[..., None, :]),
-            inside(f, A, *primals[1:]),
-        )
-        if is_hermitian:
-            Vh, dA = adjoint(xp, V), hermitian(xp, tangents[0])
-            P = xp.matmul(Vh, xp.matmul(dA, V))
-            T = D * P + W * xp.matmul(M, P) + xp.matrix_transpose(W) * xp.matmul(P, M)
-            return xp.matmul(V, xp.matmul(T, Vh))
-        P = xp.lu_solve(*xp.lu_factor(V), xp.matmul(xp.astype(tangents[0], V.dtype), V))
+        M, W = inside(f, A, values, V)
+        values, V = known(xp, A, values, V, False)
+        D = divided_differences(xp, f, values[..., :, None], values[..., None, :])
+        dA = xp.astype(tangents[0], V.dtype)
+        P = in_vectors(xp, V, hermitian(xp, dA) if is_hermitian else dA, is_hermitian)
         T = D * P + W * xp.matmul(M, P) + xp.matrix_transpose(W) * xp.matmul(P, M)
-        return _times_inverse(xp, xp.matmul(V, T), V)
+        return over(xp.matmul(V, T), V)
 
     def inside(f: Callable, A: Array, values: Array, V: Array) -> tuple[Array, Array]:
         """M and W, for what is between different vectors of one eigenvalue."""
-        M = (
-            xp.matmul(adjoint(xp, V), xp.matmul(A, V))
-            if is_hermitian
-            else xp.lu_solve(*xp.lu_factor(V), xp.matmul(A + 0 * V, V))
-        )
-        M = xp.where(off_diagonal(xp, close(xp, values)), M, 0 * M)
-        a, b = (
-            values[..., :, None] + 0 * values[..., None, :],
-            values[..., None, :] + 0 * values[..., :, None],
-        )
-        slope = xp.jvp(
-            lambda a: divided_differences(xp, f, a, b),
-            a,
-            xp.ones(a.shape, dtype=a.dtype, device=xp.device_of(a)),
-        )[1]
-        return M - xp.stop_gradient(M), xp.stop_gradient(slope)
+        M = in_vectors(xp, V, xp.astype(A, V.dtype), is_hermitian)
+        M = xp.where(off_diagonal(xp, close(xp, values)), M, 0)
+        a, b = values[..., :, None], values[..., None, :]
+        a, b = a + 0 * b, b + 0 * a
+        slope = xp.jvp(lambda a: divided_differences(xp, f, a, b), a, 1 + 0 * a)[1]
+        return change(xp, M), xp.stop_gradient(slope)
 
     held = xp.stop_gradient(values), xp.stop_gradient(V)
     if not xp.is_differentiated(A):
         return of(f, A, *held)
-    if not is_hermitian:
-        xp.warn_later(_are_almost_parallel(xp, held[1]), PARALLEL, category=DerivativeWarning)
+    if not is_hermitian and V.shape[-1]:
+        xp.warn_later(are_parallel(xp, held[1], DIGITS), PARALLEL, category=DerivativeWarning)
 
     def attach(A: Array, values: Array, V: Array) -> tuple:
-        return A, *(eigh_known if is_hermitian else eig_known)(xp, A, values, V)
+        return A, *known(xp, A, values, V)
 
     return derive(xp, f, of, tangent, attach, (A, *held), (2, 1, 2), held[0])
 
@@ -120,18 +111,6 @@ PARALLEL = (
     "of f(A) is found by them and has lost "
     "most of its digits. Use exp, log, sqrt or power, which need no eigenvectors, or Krylov()."
 )
-
-
-def _are_almost_parallel(xp: Any, V: Array) -> Array:
-    """Whether rounding errors eps κ(V)^2 of the derivative exceed the fourth root of eps."""
-    if 0 in V.shape:
-        return xp.zeros(V.shape[:-2], dtype=xp.bool, device=xp.device_of(V))
-    eye = xp.eye(V.shape[-1], dtype=V.dtype, device=xp.device_of(V))
-    inverse = xp.lu_solve(*xp.lu_factor(V), xp.broadcast_to(eye, V.shape))
-    condition = (
-        xp.vector_norm(V, axis=(-2, -1)) * xp.vector_norm(inverse, axis=(-2, -1)) / V.shape[-1]
-    )
-    return xp.logical_not(condition <= xp.eps(V.dtype) ** -0.375)
 
 
 def spectral_difference(
@@ -155,7 +134,7 @@ def spectral_difference(
     def tangent(f: Callable, primals: tuple, tangents: tuple, output: Array) -> Array:
         (M, c, values, Z), (dM, dc, *_) = primals, tangents
         values, Z = eigh_known(xp, M, values, Z)
-        P = xp.matmul(adjoint(xp, Z), xp.matmul(hermitian(xp, dM), Z))
+        P = in_vectors(xp, Z, hermitian(xp, dM), True)
         D = divided_differences(
             xp, lambda x: h(f, x, c), values[..., :, None], values[..., None, :]
         )
@@ -170,7 +149,7 @@ def spectral_difference(
     return derive(xp, f, of, tangent, attach, (M, c, *held), (2, 0, 1, 2), held[0])
 
 
-def _times_inverse(xp: Any, X: Array, V: Array) -> Array:
+def times_inverse(xp: Any, X: Array, V: Array) -> Array:
     """X V^-1, from V^T (X V^-1)^T = X^T."""
     return xp.matrix_transpose(
         xp.lu_solve(*xp.lu_factor(V), xp.matrix_transpose(X), transpose=True)
@@ -195,8 +174,7 @@ def divided_differences(xp: Any, f: Callable[[Array], Array], a: Array, b: Array
     near = xp.logical_or(doubt * gap <= rounding, gap == 0)
     # Neither way is to see arguments that are the other's, for the sake of what is differentiated
     # again.
-    one = xp.ones((), dtype=a.dtype, device=xp.device_of(a))
-    quotient = (f(a + 0 * b) - f(b + 0 * a)) / xp.where(near, one, a - b)
+    quotient = (f(a + 0 * b) - f(b + 0 * a)) / xp.where(near, 1 + 0 * p, a - b)
     mean = _mean_slope(xp, f, a, xp.where(near, b, a), FINE)
     return xp.where(near, mean, quotient)
 
@@ -206,7 +184,7 @@ def _mean_slope(xp: Any, f: Callable[[Array], Array], a: Array, b: Array, rule: 
     where there are few numbers."""
 
     def slope(at: Array) -> Array:
-        return xp.jvp(f, at, xp.ones(at.shape, dtype=at.dtype, device=xp.device_of(at)))[1]
+        return xp.jvp(f, at, 1 + 0 * at)[1]
 
     nodes, weights = (rule[0] + 1) / 2, rule[1] / 2
     step = b - a
@@ -225,6 +203,86 @@ def _mean_slope(xp: Any, f: Callable[[Array], Array], a: Array, b: Array, rule: 
 # --------------------------------------------------------------------------------------------------
 
 
+def derive(
+    xp: Any,
+    f: Callable,
+    of: Callable,
+    tangent: Callable,
+    attach: Callable,
+    arrays: tuple,
+    ranks: tuple,
+    z: Array,
+) -> Array:
+    """F = `of(f, *arrays)`, linear in f, with its derivatives, also with respect to the arrays that
+    f closes over.
+
+    For F(f, x) and f(z) = g(z, h), with h what f closes over, F is linear in f, so that
+        dF = (the derivative of F(f, .) along dx) + F(∂g/∂h dh, x),
+    of which the second term is differentiated again through the eigenpairs among x.
+
+    Parameters
+    ----------
+    f : callable
+        Maps arrays of numbers entry by entry.
+    tangent : callable
+        `tangent(f, primals, tangents, F)` is the derivative of F with respect to the arrays.
+    attach : callable
+        `attach(*arrays)` are the arrays, with eigenpairs that depend on their matrices.
+    ranks : tuple of int
+        The ranks of the arrays without batch dimensions.
+    z : array
+        Numbers that f is given: one of them shows what f closes over.
+    """
+    count, (g, hidden) = len(arrays), hoist_number(xp, f, z)
+    places = [i for i, part in enumerate(hidden) if xp.is_floating(part)]
+
+    def whole(*primals: Array) -> Any:
+        return of(bind(g, primals[count:]), *primals[:count])
+
+    def push(primals: tuple, tangents: tuple, output: Array) -> Array:
+        x, h = primals[:count], primals[count:]
+        moved: Array = tangent(bind(g, h), x, tangents[:count], output)
+        if not places:
+            return moved
+        some, dsome = tuple(h[i] for i in places), tuple(tangents[count + i] for i in places)
+
+        def slope(z: Array) -> Any:  # ∂g/∂h dh
+            def at(some: tuple) -> Any:
+                changed = dict(zip(places, some, strict=True))
+                return g(z, *(changed.get(i, part) for i, part in enumerate(h)))
+
+            return xp.jvp(at, some, dsome)[1]
+
+        return moved + of(slope, *attach(*x))
+
+    found: Array = xp.custom_derivative(whole, jvp=push, ranks=None if hidden else ranks)(
+        *arrays, *hidden
+    )
+    return found
+
+
+def bind(g: Callable, hidden: tuple) -> Callable:
+    """The function z -> g(z, *hidden)."""
+    return (lambda z: g(z, *hidden)) if hidden else g
+
+
+def hoist_number(xp: Any, f: Callable, z: Array) -> tuple[Callable, tuple]:
+    """g and h with `g(x, *h) = f(x)` for arrays x of the dtype of z: h is what f closes over and
+    the framework follows."""
+    one = xp.reshape(xp.stop_gradient(z), (-1,))[0]
+    g, hidden = xp.hoist(f, lambda: [(one,)])
+    shape = tuple(g(one, *hidden).shape) if hidden else ()
+    if shape:
+        raise ShapeError(
+            f"apply: f must map each number to a number, but one number gave the shape {shape}. "
+            "For a batch of functions use vmap."
+        )
+    return g, hidden
+
+
+# --------------------------------------------------------------------------------------------------
+
+
 def square_root(xp: Any, A: Array) -> tuple[Array, Array]:
     """A^(1/2) and A^(-1/2), principal, of a matrix that need not be diagonalisable.
 
@@ -234,25 +292,17 @@ def square_root(xp: Any, A: Array) -> tuple[Array, Array]:
         [0  A]       = [0  X],
     which is how it is solved (Higham, theorem 3.6). Y = X^-1 gives dY = -Y dX Y.
     """
+    X, Y = roots.square_root(xp, xp.stop_gradient(A))
     if not xp.is_differentiated(A):
-        return roots.square_root(xp, A)
-
-    def solve(R: Array, X: Array, A: Array) -> Array:
-        return _corner(xp, lambda B: roots.square_root(xp, B)[0], A, R)
-
-    equation = _equation(xp, lambda E, X, A: xp.matmul(X, E) + xp.matmul(E, X), solve)
-
-    def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
-        (A,), (X, Y) = primals, output
-        dX = equation(tangents[0], (X, A))
-        return dX, -xp.matmul(Y, xp.matmul(dX, Y))
-
-    def cotangent(primals: tuple, output: tuple, cotangents: tuple) -> tuple[Array]:
-        (X, Y), (G, H) = output, cotangents
-        Yh = adjoint(xp, Y)
-        return (equation.adjoint()(G - xp.matmul(Yh, xp.matmul(H, Yh)), (X, primals[0])),)
-
-    return xp.custom_derivative(lambda A: roots.square_root(xp, A), jvp=tangent, vjp=cotangent)(A)
+        return X, Y
+    X = _inverted(
+        xp,
+        A,
+        X,
+        lambda E, X, A: xp.matmul(X, E) + xp.matmul(E, X),
+        lambda B: roots.square_root(xp, B)[0],
+    )
+    return X, pseudoinverse(xp, X, Y, has_inverse=True)
 
 
 def logarithm(xp: Any, A: Array) -> Array:
@@ -261,31 +311,34 @@ def logarithm(xp: Any, A: Array) -> Array:
     e^X = A gives L(X, dX) = dA, with L the derivative of the exponential: a linear equation for dX,
     whose solution is in the corner of the logarithm of [A dA; 0 A].
     """
+    X = roots.logarithm(xp, xp.stop_gradient(A))
     if not xp.is_differentiated(A):
-        return roots.logarithm(xp, A)
+        return X
+    slope = lambda E, X, A: xp.jvp(xp.expm, X, E)[1]
+    return _inverted(xp, A, X, slope, lambda B: roots.logarithm(xp, B))
+
+
+def _inverted(
+    xp: Any, A: Array, X: Array, slope: Callable[..., Array], f: Callable[[Array], Array]
+) -> Array:
+    """X = f(A), as it is, for the inverse f of a function of a matrix: with the derivative M =
+    `slope(., X, A)` of that at X, M dX = dA. M^H E = (M E^H)^H."""
+
+    def flipped(g: Callable[..., Array]) -> Callable[..., Array]:
+        return lambda E, *constants: adjoint(xp, g(adjoint(xp, E), *constants))
 
     def solve(R: Array, X: Array, A: Array) -> Array:
-        return _corner(xp, lambda B: roots.logarithm(xp, B), A, R)
+        return _corner(xp, f, A, R)
 
-    equation = _equation(xp, lambda E, X, A: xp.jvp(xp.expm, X, E)[1], solve)
+    equation = Equation(xp, slope, solve, (flipped(slope), flipped(solve)), 2)
 
     def tangent(primals: tuple, tangents: tuple, X: Array) -> Array:
         return equation(tangents[0], (X, primals[0]))
 
-    def cotangent(primals: tuple, X: Array, G: Array) -> tuple[Array]:
-        return (equation.adjoint()(G, (X, primals[0])),)
+    def cotangent(primals: tuple, X: Array, G: Array) -> tuple:
+        return equation.adjoint()(G, (X, primals[0])), None
 
-    return xp.custom_derivative(lambda A: roots.logarithm(xp, A), jvp=tangent, vjp=cotangent)(A)
-
-
-def _equation(xp: Any, multiply: Callable[..., Array], solve: Callable[..., Array]) -> Equation:
-    """That of a map M of matrices, X and A being constants, with M^H E = (M E^H)^H: the
-    derivative of a function of a matrix."""
-
-    def flipped(f: Callable[..., Array]) -> Callable[..., Array]:
-        return lambda E, *constants: adjoint(xp, f(adjoint(xp, E), *constants))
-
-    return Equation(xp, multiply, solve, (flipped(multiply), flipped(solve)), 2)
+    return xp.custom_derivative(lambda A, X: X + 0, jvp=tangent, vjp=cotangent)(A, X)
 
 
 def _corner(xp: Any, f: Callable[[Array], Array], A: Array, E: Array) -> Array:
@@ -293,7 +346,7 @@ def _corner(xp: Any, f: Callable[[Array], Array], A: Array, E: Array) -> Array:
     lest it steer the iteration."""
     n = A.shape[-1]
     size = xp.max(xp.abs(E), axis=(-2, -1), keepdims=True)
-    scale = xp.where(size > 0, size, 1) / xp.max(xp.abs(A), axis=(-2, -1), keepdims=True)
+    scale = positive_or_one(xp, size) / xp.max(xp.abs(A), axis=(-2, -1), keepdims=True)
     A = xp.broadcast_to(A, E.shape)
     upper, lower = xp.concat([A, E / scale], axis=-1), xp.concat([0 * A, A], axis=-1)
     return scale * f(xp.concat([upper, lower], axis=-2))[..., :n, n:]
@@ -302,21 +355,23 @@ def _corner(xp: Any, f: Callable[[Array], Array], A: Array, E: Array) -> Array:
 # --------------------------------------------------------------------------------------------------
 
 
-def pseudoinverse(xp: Any, A: Array, X: Array) -> Array:
+def pseudoinverse(xp: Any, A: Array, X: Array, has_inverse: bool = False) -> Array:
     """X = A^+, as it is, with its derivative where the rank stays (Golub and Pereyra 1973).
 
     A X A = A and X A X = X, with A X and X A self-adjoint, give
         dX = -X dA X  +  X X^H dA^H (I - A X)  +  (I - X A) dA^H X^H X:
     the first term is that of an inverse; the second turns the range of A, and is zero for full row
     rank; the third turns its rows' span, and is zero for full column rank. Where the rank changes
-    A^+ jumps, and there is no derivative. This is `Equation` for A^+ I.
+    A^+ jumps, and there is no derivative. This is `Equation` for A^+ I. Where it is known that A
+    has an inverse, the first term is all.
     """
     held, m = xp.stop_gradient(X), A.shape[-2]
     if not xp.is_differentiated(A):
         return held
-    options: dict[str, Any] = {"least_squares": True, "first": lambda B, A, X: (X + 0,)}
+    first = lambda B, A, X: (X + 0,)
+    options: dict[str, Any] = {"least_squares": not has_inverse, "first": first}
     times = lambda B, is_adjoint, X: xp.matmul(adjoint(xp, X) if is_adjoint else X, B)
-    eye = xp.broadcast_to(xp.eye(m, dtype=A.dtype, device=xp.device_of(A)), (*A.shape[:-1], m))
+    eye = xp.broadcast_to(eye_like(xp, held), (*A.shape[:-1], m))
     return of_matrix(xp, A.ndim - 2, times, **options)(eye, (A, held))
 
 
@@ -332,15 +387,12 @@ def nullspace(xp: Any, A: Array, N: Array, X: Array) -> Array:
         size = xp.maximum(largest(xp, S, 2), largest(xp, G, 2))
         return exceeds(xp, S - adjoint(xp, S), size, 2)
 
-    def nowhere(P: Array) -> Array:
-        return xp.zeros(P.shape[:-2], dtype=xp.bool, device=xp.device_of(P))
-
     def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
         A, _, X = primals
         N, X = output[0], pseudoinverse(xp, A, X)
         moved = -xp.matmul(X, xp.matmul(tangents[0], N))
-        K = 0 * xp.matmul(adjoint(xp, N), moved)  # the change of basis, there for its cotangent
-        K, moved = guarded(xp, once("nullspace"), (K, moved), moved, nowhere, judge)
+        K = 0 * inner_products(xp, N, moved)  # the change of basis, there for its cotangent
+        K, moved = guarded(xp, once("nullspace"), (K, moved), moved, nowhere(xp), judge)
         return xp.matmul(N, K) + moved, 0 * X
 
     return attached(xp, A, (N, X), tangent, (2, 2))[0]
@@ -366,25 +418,22 @@ def qr(xp: Any, A: Array) -> tuple[Array, Array]:
         or xp.is_compiling()
     ):
         return xp.qr(A)
-    Q, R = attached(xp, A, xp.qr(xp.stop_gradient(A)), program(xp, _qr_tangent, True), (2, 2))
+    Q, R = attached(xp, A, xp.qr(xp.stop_gradient(A)), program(xp.name, _qr_tangent), (2, 2))
     return Q, R
 
 
-def _qr_tangent(
-    xp: Any, guard: bool, primals: tuple, tangents: tuple, output: tuple
-) -> tuple[Array, Array]:
+def _qr_tangent(xp: Any, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
     (Q, R), dA = output, tangents[0]
-    m, n = Q.shape[-2:]
     held = xp.stop_gradient(R)
-    rounding = ROUNDINGS * m * xp.eps(R.dtype)
+    rounding = ROUNDINGS * Q.shape[-2] * xp.eps(R.dtype)
     singular = xp.any(
         xp.abs(xp.diagonal(held)) <= rounding * xp.vector_norm(held, axis=-2), axis=-1
     )
     (dA,) = spoiled(xp, DEPENDENT, (dA,), singular)
-    R = xp.where(singular[..., None, None], xp.eye(n, dtype=R.dtype, device=xp.device_of(R)), R)
+    R = xp.where(singular[..., None, None], eye_like(xp, R), R)
     flip = xp.matrix_transpose
     divided = flip(xp.solve_triangular(flip(R), flip(dA), lower=True))  # dA R^-1
-    C = xp.matmul(adjoint(xp, Q), divided)
+    C = inner_products(xp, Q, divided)
     below = xp.tril(C, -1)
     K = below - adjoint(xp, below)
     if xp.is_complex(C):

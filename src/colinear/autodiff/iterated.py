@@ -8,20 +8,32 @@ solve fails, a warning says so.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
-from ..backends import Array, adjoint, namespace_of
+from ..backends import Array, inner_products, namespace_of
 from ..info import Info
 from ..methods import GMRES, MINRES
 from ..methods.iterate import Outcome, Products, described
 from ..methods.loop import NO_MONITOR
+from ..methods.sampling import outside
 from ..operators import Block, LinearOperator, Zero
 from ..operators.tree import directional, pullback
 from ..status import deliver
 from .implicit import Equation
-from .spectral import checked, close, differs, exceeds, guarded, largest, once, reciprocal, spread
+from .spectral import (
+    checked,
+    differs,
+    exceeds,
+    guarded,
+    inverse_gaps,
+    judge_pairs,
+    largest,
+    nowhere,
+    once,
+)
 
 ACCURACY = 0.75  # the power of eps to which the systems of a derivative are solved
 LIMIT = 20  # times n: iterations
@@ -49,15 +61,13 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
     (I - V V^H)(A - λ_j)(I - V V^H) + V V^H is self-adjoint, and regular unless λ_j is an eigenvalue
     whose eigenvectors were not all asked for: MINRES solves with it, for all j at once.
     """
-    xp, leaves = A.xp, A.arrays()
-    count, n = len(leaves), A.shape[-1]
+    xp, count, n = A.xp, len(A.arrays()), A.shape[-1]
 
     def multiply(X: Array, *parameters: Array) -> Array:
         *leaves, values, V = parameters
-        inside = xp.matmul(V, xp.matmul(adjoint(xp, V), X))
-        rest = X - inside
+        rest = outside(xp, V, X)
         Y = A.with_arrays(leaves) @ rest - rest * values[..., None, :]
-        return Y - xp.matmul(V, xp.matmul(adjoint(xp, V), Y)) + inside
+        return outside(xp, V, Y) + (X - rest)
 
     def solve(B: Array, *parameters: Array) -> Array:
         tol = xp.eps(B.dtype) ** ACCURACY
@@ -68,43 +78,27 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
 
     equation = Equation(xp, multiply, solve, (multiply, solve), count + 2, warns=True)
 
-    def judge(cotangents: tuple, same: Array) -> Array:
-        g, S, W = cotangents
-        skew = S - adjoint(xp, S)
-        size = xp.maximum(xp.maximum(largest(xp, g, 1), largest(xp, S, 2)), largest(xp, W, 2))
-        inside = xp.where(same, skew, 0 * skew)
-        return xp.logical_or(
-            exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2)
-        )
+    judge = functools.partial(judge_pairs, xp, True)
 
-    def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
-        leaves, (values, V) = primals[:count], output
-        E = directional(A.with_arrays(leaves), lambda A: A @ V, tangents[:count])[1]
-        P = xp.matmul(adjoint(xp, V), E)
-        same = close(xp, values)
-        K = P * reciprocal(xp, values[..., None, :] - values[..., :, None], same)
-        W = equation(xp.matmul(V, P) - E, (*leaves, values, V))
-        W = W - xp.matmul(V, xp.matmul(adjoint(xp, V), W))
-        unequal = lambda P, same: differs(xp, P, same)
-        moved, K, W = guarded(
-            xp, once("eig"), (xp.real(xp.diagonal(P)), K, W), P, unequal, judge, same
-        )
+    def tangent(leaves: tuple, values: Array, V: Array, E: Array) -> tuple[Array, Array]:
+        P = inner_products(xp, V, E)
+        inverse, same = inverse_gaps(xp, values)
+        W = outside(xp, V, equation(xp.matmul(V, P) - E, (*leaves, values, V)))
+        parts = xp.real(xp.diagonal(P)), P * inverse, W
+        unequal = functools.partial(differs, xp)
+        moved, K, W = guarded(xp, once("eig"), parts, P, unequal, judge, same)
         return moved, xp.matmul(V, K) + W
 
-    def cotangent(primals: tuple, output: tuple, cotangents: tuple) -> tuple:
-        leaves, (values, V), (g, G) = primals[:count], output, cotangents
-        same = close(xp, values)
-        S = xp.matmul(adjoint(xp, V), G)
-        outside = G - xp.matmul(V, S)
-        g, S, outside = checked(xp, once("eig")[1], (g, S, outside), judge, same)
-        S = S * reciprocal(
-            xp, values[..., None, :] - values[..., :, None], same
-        ) + xp.make_diagonal(xp.astype(g, V.dtype))
-        W = equation(outside, (*leaves, values, V))
-        W = W - xp.matmul(V, xp.matmul(adjoint(xp, V), W))
-        return *pullback(A.with_arrays(leaves), lambda A: A @ V, xp.matmul(V, S) - W), None, None
+    def cotangent(leaves: tuple, values: Array, V: Array, g: Array, G: Array) -> Array:
+        inverse, same = inverse_gaps(xp, values)
+        S = inner_products(xp, V, G)
+        parts = g, S, G - xp.matmul(V, S)
+        g, S, W = checked(xp, once("eig")[1], parts, judge, same)
+        S = S * inverse + xp.make_diagonal(xp.astype(g, V.dtype))
+        W = outside(xp, V, equation(W, (*leaves, values, V)))
+        return xp.matmul(V, S) - W
 
-    return _attached(xp, leaves, (values, V), tangent, cotangent)
+    return _attached(A, values, V, tangent, cotangent)
 
 
 def triplets(A: LinearOperator, U: Array, s: Array, V: Array) -> tuple[Array, Array, Array]:
@@ -120,12 +114,30 @@ def triplets(A: LinearOperator, U: Array, s: Array, V: Array) -> tuple[Array, Ar
 
 
 def _attached(
-    xp: Any, leaves: tuple, found: tuple, tangent: Callable[..., Any], cotangent: Callable[..., Any]
+    A: LinearOperator,
+    values: Array,
+    V: Array,
+    tangent: Callable[..., tuple[Array, Array]],
+    cotangent: Callable[..., Array],
 ) -> Any:
+    """Pairs as they are, with the derivatives `tangent(leaves, values, V, dA V)`, and the cotangent
+    of A V, `cotangent(leaves, values, V, g, G)`."""
+    xp, leaves = A.xp, A.arrays()
     count = len(leaves)
-    held = tuple(xp.stop_gradient(x) for x in found)
+
+    def push(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
+        leaves, V = primals[:count], output[1]
+        E = directional(A.with_arrays(leaves), lambda A: A @ V, tangents[:count])[1]
+        return tangent(leaves, *output, E)
+
+    def pull(primals: tuple, output: tuple, cotangents: tuple) -> tuple:
+        leaves, V = primals[:count], output[1]
+        G = cotangent(leaves, *output, *cotangents)
+        return *pullback(A.with_arrays(leaves), lambda A: A @ V, G), None, None
+
     same = lambda *given: tuple(x + 0 for x in given[count:])
-    return tuple(xp.custom_derivative(same, jvp=tangent, vjp=cotangent)(*leaves, *held))
+    held = map(xp.stop_gradient, (values, V))
+    return tuple(xp.custom_derivative(same, jvp=push, vjp=pull)(*leaves, *held))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -143,58 +155,49 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
     that depends on phases has no derivative. The left eigenvectors are not needed: the adjoint of
     this system finds them. GMRES solves for all pairs at once.
     """
-    xp, leaves = A.xp, A.arrays()
-    count, n = len(leaves), A.shape[-1]
+    xp, count, n = A.xp, len(A.arrays()), A.shape[-1]
 
-    def multiply(X: Array, *parameters: Array) -> Array:
-        *leaves, values, V = parameters
-        x, c = X[..., :n, :], X[..., n:, :]
-        top = A.with_arrays(leaves) @ x - x * values[..., None, :] - V * c
-        return xp.concat([top, xp.sum(xp.conj(V) * x, axis=-2, keepdims=True)], axis=-2)
+    def bordered(is_adjoint: bool) -> tuple[Callable[..., Array], Callable[..., Array]]:
+        """The product with that system or its adjoint, and the solution."""
 
-    def multiply_adjoint(X: Array, *parameters: Array) -> Array:
-        *leaves, values, V = parameters
-        x, c = X[..., :n, :], X[..., n:, :]
-        top = A.with_arrays(leaves).H @ x - x * xp.conj(values)[..., None, :] + V * c
-        return xp.concat([top, -xp.sum(xp.conj(V) * x, axis=-2, keepdims=True)], axis=-2)
+        def multiply(X: Array, *parameters: Array) -> Array:
+            *leaves, values, V = parameters
+            B, x, c = A.with_arrays(leaves), X[..., :n, :], X[..., n:, :]
+            last = xp.sum(xp.conj(V) * x, axis=-2, keepdims=True)
+            if is_adjoint:
+                B, values, c, last = B.H, xp.conj(values), -c, -last
+            return xp.concat([B @ x - x * values[..., None, :] - V * c, last], axis=-2)
 
-    def solver(product: Callable[..., Array]) -> Callable[..., Array]:
         def solve(B: Array, *parameters: Array) -> Array:
             tol = xp.eps(B.dtype) ** ACCURACY
-            method, products = GMRES(restart=100), Products(lambda X: product(X, *parameters))
+            method, products = GMRES(restart=100), Products(lambda X: multiply(X, *parameters))
             outcome = method.algorithm(xp, products, B, tol=tol, max_iters=LIMIT * n)
             _report(xp, outcome, method)
             return outcome.X
 
-        return solve
+        return multiply, solve
 
-    adjoints = multiply_adjoint, solver(multiply_adjoint)
-    equation = Equation(xp, multiply, solver(multiply), adjoints, count + 2, warns=True)
+    equation = Equation(xp, *bordered(False), bordered(True), count + 2, warns=True)
 
     def judge(cotangents: tuple) -> Array:
         turn, G = cotangents
         return exceeds(xp, turn[..., None], largest(xp, G, 2), 2)
 
-    def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
-        leaves, (values, V) = primals[:count], output
-        E = directional(A.with_arrays(leaves), lambda A: A @ V, tangents[:count])[1]
+    def tangent(leaves: tuple, values: Array, V: Array, E: Array) -> tuple[Array, Array]:
         B = xp.concat([-E, 0 * E[..., :1, :]], axis=-2)
         X = equation(B, (*leaves, values, V))
-        nowhere = lambda P: xp.zeros(P.shape[:-2], dtype=xp.bool, device=xp.device_of(P))
         turn = 0 * xp.real(X[..., n, :])  # of the phases, there for its cotangent
-        turn, moved = guarded(xp, once("eig"), (turn, X[..., :n, :]), E, nowhere, judge)
+        turn, moved = guarded(xp, once("eig"), (turn, X[..., :n, :]), E, nowhere(xp), judge)
         return X[..., n, :], moved + 1j * V * turn[..., None, :]
 
-    def cotangent(primals: tuple, output: tuple, cotangents: tuple) -> tuple:
-        leaves, (values, V) = primals[:count], output
-        g, G = cotangents
+    def cotangent(leaves: tuple, values: Array, V: Array, g: Array, G: Array) -> Array:
         turn = xp.imag(xp.vecdot(V, G, axis=-2))
         _, G = checked(xp, once("eig")[1], (turn, G), judge)
         R = xp.concat([G, g[..., None, :]], axis=-2)
         X = equation.adjoint()(R, (*leaves, values, V))
-        return *pullback(A.with_arrays(leaves), lambda A: A @ V, -X[..., :n, :]), None, None
+        return -X[..., :n, :]
 
-    return _attached(xp, leaves, (values, V), tangent, cotangent)
+    return _attached(A, values, V, tangent, cotangent)
 
 
 # --------------------------------------------------------------------------------------------------

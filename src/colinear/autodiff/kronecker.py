@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
-from ..backends import Array, adjoint
-from .functions import divided_differences
-from .linear_in_function import derive
-from .spectral import eigh_known, hermitian
+from ..backends import Array, adjoint, hermitian, inner_products
+from .functions import derive, divided_differences
+from .spectral import eigh_known, in_vectors
 
 # Derivatives of f(a C + b I), where C is A_1 ⊗ A_2 ⊗ ... or A_1 ⊕ A_2 ⊕ ... with self-adjoint
 # factors, by the eigenpairs of the factors.
@@ -49,6 +48,11 @@ class Grid(NamedTuple):
     def of(self, values: Sequence[Array], a: Array, b: Array) -> Array:
         """φ"""
         return self.f(_beside(a, len(values)) * self.combined(values) + _beside(b, len(values)))
+
+    def push(self, xp: Any, k: Factors, dk: Factors) -> tuple[Array, Array]:
+        """φ, and its derivative along (da, db), as columns."""
+        found = xp.jvp(lambda ab: self.of(k.values, *ab), (k.a, k.b), (dk.a, dk.b))
+        return column(xp, k, found[0]), column(xp, k, found[1])
 
     def couplings(self, xp: Any, v: Array, rest: Array, a: Array, b: Array) -> Array:
         """φ[λ_p, λ_q] in the coordinate of v, for all places `rest` (*batch, t) of the others:
@@ -99,43 +103,61 @@ class Factors(NamedTuple):
     def sizes(self) -> list[int]:
         return [V.shape[-1] for V in self.vectors]
 
-    def differentiable(self, xp: Any) -> Factors:
+    def differentiable(self, xp: Any, known: Callable[..., Any] = eigh_known) -> Factors:
         """The same with eigenpairs that depend on the matrices."""
-        pairs = [
-            eigh_known(xp, *factor)
-            for factor in zip(self.matrices, self.values, self.vectors, strict=True)
-        ]
-        return self._replace(values=tuple(v for v, _ in pairs), vectors=tuple(V for _, V in pairs))
+        triples = zip(self.matrices, self.values, self.vectors, strict=True)
+        values, vectors = zip(*(known(xp, *triple) for triple in triples))
+        return self._replace(values=values, vectors=vectors)
+
+
+def _derived(
+    xp: Any,
+    grid: Grid,
+    factors: Factors,
+    others: Sequence[Array],
+    of: Callable[..., Array],
+    tangent: Callable[..., Array],
+) -> Array:
+    """`of(grid, factors, others)`, linear in f, with its derivative `tangent(grid, factors, moved
+    factors, others, moved others)`."""
+    held = factors.flat()
+    arrays, count, is_sum = (*held, *others), len(held), grid.is_sum
+
+    def whole(f: Callable, *arrays: Array) -> Array:
+        return of(Grid(f, is_sum), Factors.of(arrays[:count]), arrays[count:])
+
+    def push(f: Callable, primals: tuple, tangents: tuple, output: Array) -> Array:
+        k, dk = Factors.of(primals[:count]).differentiable(xp), Factors.of(tangents[:count])
+        return tangent(Grid(f, is_sum), k, dk, primals[count:], tangents[count:])
+
+    def attach(*arrays: Array) -> tuple:
+        return *Factors.of(arrays[:count]).differentiable(xp).flat(), *arrays[count:]
+
+    if not xp.is_differentiated(*arrays):
+        return whole(grid.f, *arrays)
+    ranks = (*factors.ranks(), *(2,) * len(others))
+    return derive(xp, grid.f, whole, push, attach, arrays, ranks, factors.values[0])
 
 
 def product(xp: Any, grid: Grid, factors: Factors, X: Array) -> Array:
     """f(a C + b I) X for X of shape (*batch, n, k)."""
-    is_sum = grid.is_sum
 
-    def of(f: Callable, *arrays: Array) -> Array:
-        grid = Grid(f, is_sum)
-        k, X = Factors.of(arrays[:-1]), arrays[-1]
-        inside = turned(xp, [adjoint(xp, V) for V in k.vectors], X)
-        return turned(xp, k.vectors, _column(xp, k, grid.of(k.values, k.a, k.b)) * inside)
+    def of(grid: Grid, k: Factors, others: Sequence[Array]) -> Array:
+        inside = turned(xp, [adjoint(xp, V) for V in k.vectors], others[0])
+        return turned(xp, k.vectors, column(xp, k, grid.of(k.values, k.a, k.b)) * inside)
 
-    def tangent(f: Callable, primals: tuple, tangents: tuple, output: Array) -> Array:
-        grid = Grid(f, is_sum)
-        k, dk = Factors.of(primals[:-1]).differentiable(xp), Factors.of(tangents[:-1])
+    def tangent(
+        grid: Grid, k: Factors, dk: Factors, others: Sequence[Array], moved: Sequence[Array]
+    ) -> Array:
         back = [adjoint(xp, V) for V in k.vectors]
-        phi, slope = xp.jvp(lambda ab: grid.of(k.values, *ab), (k.a, k.b), (dk.a, dk.b))
-        inside = turned(xp, back, primals[-1])
-        moved = (
-            _column(xp, k, phi) * turned(xp, back, tangents[-1]) + _column(xp, k, slope) * inside
-        )
+        phi, slope = grid.push(xp, k, dk)
+        inside = turned(xp, back, others[0])
+        change = phi * turned(xp, back, moved[0]) + slope * inside
         for i in range(len(back)):
-            moved = moved + _coupled(xp, grid, k, i, dk.matrices[i], xp.matmul, inside)
-        return turned(xp, k.vectors, moved)
+            change = change + _coupled(xp, grid, k, i, dk.matrices[i], xp.matmul, inside)
+        return turned(xp, k.vectors, change)
 
-    arrays = (*factors.flat(), X)
-    if not xp.is_differentiated(*arrays):
-        return of(grid.f, *arrays)
-    attach = lambda *arrays: (*Factors.of(arrays[:-1]).differentiable(xp).flat(), arrays[-1])
-    return derive(xp, grid.f, of, tangent, attach, arrays, (*factors.ranks(), 2), factors.values[0])
+    return _derived(xp, grid, factors, (X,), of, tangent)
 
 
 def diagonal(
@@ -147,61 +169,36 @@ def diagonal(
     ...) φ; the part that a change of one factor has in that of f is Σ_pq U_xp φ[λ_p, λ_q] P_pq W_qx
     in its coordinate.
     """
-    m, is_sum = len(factors.vectors), grid.is_sum
+    m = len(factors.vectors)
 
-    def of(f: Callable, *arrays: Array) -> Array:
-        grid = Grid(f, is_sum)
-        k, L, R = split(arrays)
-        return turned(xp, weights(k, L, R), _column(xp, k, grid.of(k.values, k.a, k.b)))[..., 0]
+    def of(grid: Grid, k: Factors, others: Sequence[Array]) -> Array:
+        phi = column(xp, k, grid.of(k.values, k.a, k.b))
+        return turned(xp, weights(k, others[:m], others[m:]), phi)[..., 0]
 
-    def tangent(f: Callable, primals: tuple, tangents: tuple, output: Array) -> Array:
-        grid = Grid(f, is_sum)
-        (k, L, R), (dk, dL, dR) = split(primals), split(tangents)
-        k = k.differentiable(xp)
-        phi, slope = (
-            _column(xp, k, x)
-            for x in xp.jvp(lambda ab: grid.of(k.values, *ab), (k.a, k.b), (dk.a, dk.b))
-        )
-        known, moving, still = weights(k, L, R), weights(k, dL, R), weights(k, L, dR)
-        moved = turned(xp, known, slope)
+    def tangent(
+        grid: Grid, k: Factors, dk: Factors, others: Sequence[Array], moved: Sequence[Array]
+    ) -> Array:
+        L, R = others[:m], others[m:]
+        phi, slope = grid.push(xp, k, dk)
+        known = weights(k, L, R)
+        moving, still = weights(k, moved[:m], R), weights(k, L, moved[m:])
+        change = turned(xp, known, slope)
         for i, V in enumerate(k.vectors):
-            U, Wt = (
-                xp.matmul(L[i], V)[..., None, :, :],
-                xp.matrix_transpose(xp.matmul(adjoint(xp, V), R[i]))[..., None, :, :],
-            )
+            U = xp.matmul(L[i], V)[..., None, :, :]
+            Wt = xp.matrix_transpose(inner_products(xp, V, R[i]))[..., None, :, :]
             ends = lambda G, _, U=U, Wt=Wt: xp.sum(xp.matmul(U, G) * Wt, axis=-1)[..., None]
             own = _coupled(xp, grid, k, i, dk.matrices[i], ends, phi)
-            moved = moved + turned(xp, [*known[:i], None, *known[i + 1 :]], own)
-            moved = moved + turned(xp, [*known[:i], moving[i] + still[i], *known[i + 1 :]], phi)
-        return moved[..., 0]
-
-    def split(arrays: Sequence[Array]) -> tuple[Factors, Sequence[Array], Sequence[Array]]:
-        return Factors.of(arrays[: -2 * m]), arrays[-2 * m : -m], arrays[-m:]
+            change = change + turned(xp, [*known[:i], None, *known[i + 1 :]], own)
+            change = change + turned(xp, [*known[:i], moving[i] + still[i], *known[i + 1 :]], phi)
+        return change[..., 0]
 
     def weights(k: Factors, L: Sequence[Array], R: Sequence[Array]) -> list[Array]:
-        triples = zip(L, k.vectors, R, strict=True)
         return [
-            xp.matmul(B, V) * xp.matrix_transpose(xp.matmul(adjoint(xp, V), D))
-            for B, V, D in triples
+            xp.matmul(B, V) * xp.matrix_transpose(inner_products(xp, V, D))
+            for B, V, D in zip(L, k.vectors, R, strict=True)
         ]
 
-    arrays = (*factors.flat(), *left, *right)
-    if not xp.is_differentiated(*arrays):
-        return of(grid.f, *arrays)
-    attach = lambda *arrays: (
-        *Factors.of(arrays[: -2 * m]).differentiable(xp).flat(),
-        *arrays[-2 * m :],
-    )
-    return derive(
-        xp,
-        grid.f,
-        of,
-        tangent,
-        attach,
-        arrays,
-        (*factors.ranks(), *(2,) * (2 * m)),
-        factors.values[0],
-    )
+    return _derived(xp, grid, factors, (*left, *right), of, tangent)
 
 
 def turned(xp: Any, matrices: Sequence[Array | None], X: Array) -> Array:
@@ -228,7 +225,7 @@ def turned(xp: Any, matrices: Sequence[Array | None], X: Array) -> Array:
     return X
 
 
-def _column(xp: Any, k: Factors, grid: Array) -> Array:
+def column(xp: Any, k: Factors, grid: Array) -> Array:
     """A grid (*batch, n_1, n_2, ...) as one column (*batch, n, 1)."""
     return xp.reshape(grid, (*grid.shape[: grid.ndim - len(k.values)], -1, 1))
 
@@ -245,10 +242,10 @@ def _coupled(
     """`act(φ[λ_p, λ_q] P_pq, the part of X there)` along coordinate i, at all places of the
     others, as columns."""
     n, V, v = k.sizes[i], k.vectors[i], k.values[i]
-    P = xp.matmul(adjoint(xp, V), xp.matmul(hermitian(xp, dA), V))[..., None, :, :]
+    P = in_vectors(xp, V, hermitian(xp, dA), True)[..., None, :, :]
     before, after = math.prod(k.sizes[:i]), math.prod(k.sizes[i + 1 :])
     others = [w for j, w in enumerate(k.values) if j != i]
-    rest = _column(xp, k._replace(values=tuple(others)), grid.combined(others))[..., 0]
+    rest = column(xp, k._replace(values=tuple(others)), grid.combined(others))[..., 0]
     # X along coordinate i: (*batch, t, n, c)
     X = xp.reshape(X, (*X.shape[:-2], before, n, after, X.shape[-1]))
     X = xp.moveaxis(X, -3, -2)

@@ -26,7 +26,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ..backends import Array, adjoint
+from ..backends import (
+    Array,
+    adjoint,
+    eye_like,
+    hermitian,
+    inner_products,
+    matrix_inverse,
+    program,
+    zeros_like,
+)
 from ..errors import DerivativeWarning
 from .implicit import linear_map
 
@@ -57,10 +66,6 @@ PARALLEL = (
 )
 
 
-def hermitian(xp: Any, A: Array) -> Array:
-    return (A + adjoint(xp, A)) / 2
-
-
 def close(xp: Any, values: Array) -> Array:
     """Which pairs of values are the same to rounding: (*batch, n, n), true on the diagonal."""
     values = xp.stop_gradient(values)
@@ -71,16 +76,18 @@ def close(xp: Any, values: Array) -> Array:
 
 def reciprocal(xp: Any, x: Array, skipped: Array) -> Array:
     """1 / x, zero where it is skipped."""
-    return xp.where(
-        skipped, 0 * x, 1 / xp.where(skipped, xp.ones((), dtype=x.dtype, device=xp.device_of(x)), x)
-    )
+    return xp.where(skipped, 0 * x, 1 / xp.where(skipped, 1 + 0 * x, x))
+
+
+def inverse_gaps(xp: Any, values: Array) -> tuple[Array, Array]:
+    """1 / (λ_j - λ_i), zero where they are the same, and where that is."""
+    same = close(xp, values)
+    return reciprocal(xp, values[..., None, :] - values[..., :, None], same), same
 
 
 def off_diagonal(xp: Any, same: Array) -> Array:
     """Which pairs of two different values are the same."""
-    return xp.logical_and(
-        same, xp.logical_not(xp.eye(same.shape[-1], dtype=xp.bool, device=xp.device_of(same)))
-    )
+    return xp.logical_and(same, xp.logical_not(eye_like(xp, same)))
 
 
 def attached(
@@ -94,31 +101,10 @@ def attached(
     pairs = tuple(xp.stop_gradient(x) for x in pairs)
     if not xp.is_differentiated(A):
         return pairs
-    shapes = [
-        (*A.shape[:-2], *x.shape[x.ndim - rank :]) for x, rank in zip(pairs, ranks, strict=True)
-    ]
-    pairs = tuple(
-        x if x.shape == shape else xp.broadcast_to(x, shape)
-        for x, shape in zip(pairs, shapes, strict=True)
-    )
-    return tuple(
-        xp.custom_derivative(
-            lambda A, *pairs: tuple(x + 0 for x in pairs), jvp=jvp, ranks=(2, *ranks)
-        )(A, *pairs)
-    )
-
-
-def program(xp: Any, tangent: Callable[..., Any], guard: float) -> Callable[..., Any]:
-    """`tangent(xp, guard, primals, tangents, output)` as one program, where JAX would compile
-    every operation for itself."""
-    return (
-        _compiled(xp, tangent, guard) if xp.name == "jax" else functools.partial(tangent, xp, guard)
-    )
-
-
-@functools.cache
-def _compiled(xp: Any, tangent: Callable[..., Any], guard: float) -> Callable[..., Any]:
-    return xp.jit(functools.partial(tangent, xp, guard))
+    shapes = [(*A.shape[:-2], *x.shape[x.ndim - rank :]) for x, rank in zip(pairs, ranks)]
+    pairs = tuple(xp.broadcast_to(x, shape) for x, shape in zip(pairs, shapes))
+    same = lambda A, *pairs: tuple(x + 0 for x in pairs)
+    return tuple(xp.custom_derivative(same, jvp=jvp, ranks=(2, *ranks))(A, *pairs))
 
 
 def guarded(
@@ -141,9 +127,14 @@ def guarded(
 
     def backward(cotangents: tuple[Array, ...], *constants: Array) -> tuple[Array, ...]:
         parts = checked(xp, texts[1], cotangents, judge, *constants)
-        return *parts, xp.zeros(P.shape, dtype=P.dtype, device=xp.device_of(P))
+        return *parts, zeros_like(xp, P, P.shape)
 
     return linear_map(xp, forward, backward, (*tangents, P), *constants)
+
+
+def nowhere(xp: Any) -> Callable[[Array], Array]:
+    """What `guarded` is told of tangents that are right one by one."""
+    return lambda P: zeros_like(xp, P != 0, P.shape[:-2])
 
 
 def once(name: str) -> tuple[str, str]:
@@ -162,7 +153,7 @@ def unknown(xp: Any, name: str, M: Array, same: Array) -> Array:
     taken, to tell what is rounding.)"""
 
     def counts(M: Array, same: Array) -> Array:
-        return exceeds(xp, xp.where(off_diagonal(xp, same), M, 0 * M), largest(xp, M, 2), 2)
+        return exceeds(xp, xp.where(off_diagonal(xp, same), M, 0), largest(xp, M, 2), 2)
 
     def forward(parts: tuple[Array, ...], same: Array) -> tuple[Array, ...]:
         (M,) = parts
@@ -178,7 +169,7 @@ def unknown(xp: Any, name: str, M: Array, same: Array) -> Array:
             lambda parts, same: counts(parts[0], same),
             same,
         )
-        return tuple(xp.where(xp.isnan(M), M, 0 * M) for M in parts)
+        return tuple(xp.where(xp.isnan(M), M, 0) for M in parts)
 
     return linear_map(xp, forward, backward, (M,), same)[0]
 
@@ -205,7 +196,7 @@ def checked(
 def largest(xp: Any, x: Array, axes: int) -> Array:
     """The largest magnitude along the last axes; 0 of none."""
     if 0 in x.shape[-axes:]:
-        return xp.zeros(x.shape[:-axes], dtype=xp.real_dtype(x.dtype), device=xp.device_of(x))
+        return zeros_like(xp, xp.real(x), x.shape[:-axes])
     return xp.max(xp.abs(x), axis=tuple(range(-axes, 0)))
 
 
@@ -219,12 +210,18 @@ def spread(xp: Any, x: Array, same: Array) -> Array:
     return xp.where(same, x[..., :, None] - x[..., None, :], 0 * x[..., None])
 
 
+def largest_of(xp: Any, g: Array, *others: Array) -> Array:
+    """The largest magnitude of cotangents: of values, and of matrices."""
+    sizes = (largest(xp, x, 2) for x in others)
+    return functools.reduce(xp.maximum, sizes, largest(xp, g, 1))
+
+
 def differs(xp: Any, P: Array, same: Array) -> Array:
     """Whether the part of P inside a cluster is not a multiple of the identity."""
     apart = off_diagonal(xp, same)
     size = largest(xp, P, 2)
     return xp.logical_or(
-        exceeds(xp, xp.where(apart, P, 0 * P), size, 2),
+        exceeds(xp, xp.where(apart, P, 0), size, 2),
         exceeds(xp, spread(xp, xp.diagonal(P), same), size, 2),
     )
 
@@ -249,43 +246,55 @@ def eigh_known(
     xp: Any, A: Array, values: Array, V: Array, guard: bool = True
 ) -> tuple[Array, Array]:
     """The same, of pairs that are known; without `guard` for one who knows about clusters."""
-    return attached(xp, A, (values, V), program(xp, _eigh_tangent, guard), (1, 2))
+    return attached(xp, A, (values, V), program(xp.name, _pair_tangent, True, guard), (1, 2))
 
 
-def _eigh_tangent(
-    xp: Any, guard: bool, primals: tuple, tangents: tuple, output: tuple
+def _pair_tangent(
+    xp: Any, is_hermitian: bool, guard: float, primals: tuple, tangents: tuple, output: tuple
 ) -> tuple[Array, Array]:
+    """dλ and dV of `eigh`, or of `eig`."""
     values, V = output
-    P = xp.matmul(adjoint(xp, V), xp.matmul(hermitian(xp, tangents[0]), V))
-    same = close(xp, values)
-    inverse = reciprocal(xp, values[..., None, :] - values[..., :, None], same)
-    K = P * inverse
-
-    def judge(cotangents: tuple, same: Array) -> Array:
-        g, S = cotangents
-        skew = S - adjoint(xp, S)
-        size = xp.maximum(largest(xp, g, 1), largest(xp, S, 2))
-        inside = xp.where(same, skew, 0 * skew)
-        return xp.logical_or(
-            exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2)
-        )
-
-    moved = xp.real(xp.diagonal(P))
+    A, dA = (xp.astype(x, V.dtype) for x in (primals[0], tangents[0]))
+    P = in_vectors(xp, V, hermitian(xp, dA) if is_hermitian else dA, is_hermitian)
+    inverse, same = inverse_gaps(xp, values)
+    K, moved = P * inverse, xp.diagonal(P)
+    moved = xp.real(moved) if is_hermitian else moved
     if guard:
         held = xp.stop_gradient(V)
-        moved, K = twice(
-            xp,
-            moved,
-            K,
-            P,
-            xp.matmul(adjoint(xp, held), xp.matmul(primals[0], held)),
-            same,
-            inverse,
-        )
-        moved, K = guarded(
-            xp, once("eig"), (moved, K), P, lambda P, same: differs(xp, P, same), judge, same
-        )
-    return moved, xp.matmul(V, K)
+        if not is_hermitian:
+            bad = are_parallel(xp, held, guard)
+            xp.warn_later(bad, PARALLEL.format("eig"), category=DerivativeWarning)
+        M = in_vectors(xp, held, A, is_hermitian)
+        moved, K = twice(xp, moved, K, P, M, same, inverse)
+        unequal = functools.partial(differs, xp)
+        judge = functools.partial(judge_pairs, xp, is_hermitian)
+        moved, K = guarded(xp, once("eig"), (moved, K), P, unequal, judge, same)
+    T = xp.matmul(V, K)
+    if is_hermitian:
+        return moved, T
+    row = xp.argmax(xp.abs(xp.stop_gradient(V)), axis=-2)[..., None, :]
+    turn = xp.imag(xp.take_along_axis(T, row, axis=-2) / xp.take_along_axis(V, row, axis=-2))
+    grow = xp.real(xp.vecdot(V, T, axis=-2))[..., None, :]
+    return moved, T - V * (grow + 1j * turn)
+
+
+def in_vectors(xp: Any, V: Array, X: Array, is_hermitian: bool) -> Array:
+    """V^-1 X V; of a self-adjoint matrix V^-1 is V^H."""
+    XV = xp.matmul(X, V)
+    return inner_products(xp, V, XV) if is_hermitian else xp.lu_solve(*xp.lu_factor(V), XV)
+
+
+def judge_pairs(xp: Any, is_hermitian: bool, cotangents: tuple, same: Array) -> Array:
+    """Whether cotangents, of values, of K and of what else there is, tell one vector of a cluster
+    from another, or the phases of orthonormal ones."""
+    g, S, *_ = cotangents
+    size = largest_of(xp, *cotangents)
+    inside = (
+        xp.where(same, S - adjoint(xp, S), 0)
+        if is_hermitian
+        else xp.where(off_diagonal(xp, same), S, 0)
+    )
+    return xp.logical_or(exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2))
 
 
 def twice(
@@ -295,7 +304,7 @@ def twice(
     / (λ_j - λ_i), zero in a cluster."""
     M = change(xp, M)
     trap = xp.sum(P * xp.matrix_transpose(unknown(xp, "eig", M, same)), axis=-1)
-    M = xp.where(off_diagonal(xp, same), M, 0 * M)
+    M = xp.where(off_diagonal(xp, same), M, 0)
     return moved + (trap if xp.is_complex(moved) else xp.real(trap)), K + (
         xp.matmul(M, K) - xp.matmul(K, M)
     ) * inverse
@@ -321,8 +330,7 @@ def eig(xp: Any, A: Array) -> tuple[Array, Array]:
 def are_parallel(xp: Any, V: Array, power: float) -> Array:
     """Whether unit vectors are dependent to eps^power, (*batch,); `eig` judges them by half of
     the digits."""
-    I = xp.eye(V.shape[-1], dtype=V.dtype, device=xp.device_of(V))
-    left = xp.vector_norm(xp.lu_solve(*xp.lu_factor(V), xp.broadcast_to(I, V.shape)), axis=-1)
+    left = xp.vector_norm(matrix_inverse(xp, V), axis=-1)
     return xp.logical_not(xp.max(left, axis=-1) * xp.eps(V.dtype) ** power < 1)
 
 
@@ -331,46 +339,7 @@ def eig_known(
 ) -> tuple[Array, Array]:
     """The same, of pairs that are known. A warning is given where eigenvectors are dependent to
     eps^guard; 0 stands for no warnings at all, for one who knows about clusters."""
-    return attached(xp, A, (values, V), program(xp, _eig_tangent, guard), (1, 2))
-
-
-def _eig_tangent(
-    xp: Any, guard: float, primals: tuple, tangents: tuple, output: tuple
-) -> tuple[Array, Array]:
-    values, V = output
-    dA = xp.astype(tangents[0], V.dtype)
-    P = xp.lu_solve(*xp.lu_factor(V), xp.matmul(dA, V))
-    same = close(xp, values)
-    inverse = reciprocal(xp, values[..., None, :] - values[..., :, None], same)
-    K = P * inverse
-
-    def judge(cotangents: tuple, same: Array) -> Array:
-        g, S = cotangents
-        apart = off_diagonal(xp, same)
-        size = xp.maximum(largest(xp, g, 1), largest(xp, S, 2))
-        inside = xp.where(apart, S, 0 * S)
-        return xp.logical_or(
-            exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2)
-        )
-
-    moved = xp.diagonal(P)
-    if guard:
-        held = xp.stop_gradient(V)
-        xp.warn_later(
-            are_parallel(xp, held, guard), PARALLEL.format("eig"), category=DerivativeWarning
-        )
-        A = xp.astype(primals[0], V.dtype)
-        moved, K = twice(
-            xp, moved, K, P, xp.lu_solve(*xp.lu_factor(held), xp.matmul(A, held)), same, inverse
-        )
-        moved, K = guarded(
-            xp, once("eig"), (moved, K), P, lambda P, same: differs(xp, P, same), judge, same
-        )
-    T = xp.matmul(V, K)
-    row = xp.argmax(xp.abs(xp.stop_gradient(V)), axis=-2)[..., None, :]
-    turn = xp.imag(xp.take_along_axis(T, row, axis=-2) / xp.take_along_axis(V, row, axis=-2))
-    grow = xp.real(xp.vecdot(V, T, axis=-2))[..., None, :]
-    return moved, T - V * (grow + 1j * turn)
+    return attached(xp, A, (values, V), program(xp.name, _pair_tangent, False, guard), (1, 2))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -389,11 +358,11 @@ def svd(xp: Any, A: Array) -> tuple[Array, Array, Array]:
     A singular value that is zero has no derivative (it is a magnitude), and its vectors are any of
     the null spaces: what depends on them has none either.
     """
-    return attached(xp, A, xp.svd(xp.stop_gradient(A)), program(xp, _svd_tangent, True), (2, 1, 2))
+    return attached(xp, A, xp.svd(xp.stop_gradient(A)), program(xp.name, _svd_tangent), (2, 1, 2))
 
 
 def _svd_tangent(
-    xp: Any, guard: bool, primals: tuple, tangents: tuple, output: tuple
+    xp: Any, primals: tuple, tangents: tuple, output: tuple
 ) -> tuple[Array, Array, Array]:
     (U, s, Vh), dA = output, tangents[0]
     m, n, k = U.shape[-2], Vh.shape[-1], s.shape[-1]
@@ -408,22 +377,20 @@ def _svd_tangent(
     Y = (P - adjoint(xp, P)) * reciprocal(xp, s[..., None, :] + s[..., :, None], nothing)
     inverse = reciprocal(xp, s, zero)[..., None, :]
     R = (dAV - xp.matmul(U, P)) * inverse if m > k else 0 * U
-    Q = (xp.matmul(adjoint(xp, dA), U) - xp.matmul(V, adjoint(xp, P))) * inverse if n > k else 0 * V
+    Q = (inner_products(xp, dA, U) - xp.matmul(V, adjoint(xp, P))) * inverse if n > k else 0 * V
 
     def judge(cotangents: tuple, same: Array, zero: Array) -> Array:
         g, S, D, G, H = cotangents
         nothing = xp.logical_and(zero[..., :, None], zero[..., None, :])
-        size = largest(xp, g, 1)
-        for x in (S, D, G, H):
-            size = xp.maximum(size, largest(xp, x, 2))
+        size = largest_of(xp, *cotangents)
         unsure = [
-            xp.where(zero, g, 0 * g)[..., None],
+            xp.where(zero, g, 0)[..., None],
             spread(xp, g, same),
             xp.where(same, S - adjoint(xp, S), 0 * S),
             xp.where(nothing, D - adjoint(xp, D), 0 * D),
         ]
-        unsure += [xp.where(zero[..., None, :], G, 0 * G)] if m > k else []
-        unsure += [xp.where(zero[..., None, :], H, 0 * H)] if n > k else []
+        unsure += [xp.where(zero[..., None, :], G, 0)] if m > k else []
+        unsure += [xp.where(zero[..., None, :], H, 0)] if n > k else []
         return functools.reduce(xp.logical_or, (exceeds(xp, x, size, 2) for x in unsure))
 
     moved = xp.real(xp.diagonal(P))

@@ -139,6 +139,46 @@ def adjoint(xp: Any, X: Array) -> Array:
     return xp.conj(xp.matrix_transpose(X))
 
 
+def inner_products(xp: Any, X: Array, Y: Array) -> Array:
+    """X^H Y: the inner products of columns."""
+    return xp.matmul(adjoint(xp, X), Y)
+
+
+def hermitian(xp: Any, X: Array) -> Array:
+    """(X + X^H) / 2."""
+    return (X + adjoint(xp, X)) / 2
+
+
+def matrix_inverse(xp: Any, X: Array) -> Array:
+    """X^-1, by LU."""
+    return xp.lu_solve(*xp.lu_factor(X), xp.broadcast_to(eye_like(xp, X), X.shape))
+
+
+def without_zeros(xp: Any, x: Array) -> Array:
+    """x to divide by: 1 in place of zeros."""
+    return xp.where(x == 0, 1, x)
+
+
+def positive_or_one(xp: Any, x: Array) -> Array:
+    """x to divide by: 1 in place of what is not positive, or no number."""
+    return xp.where(x > 0, x, 1)
+
+
+def eye_like(xp: Any, X: Array) -> Array:
+    """The identity that multiplies X from the right, of its dtype and on its device."""
+    return xp.eye(X.shape[-1], dtype=X.dtype, device=xp.device_of(X))
+
+
+def zeros_like(xp: Any, X: Array, shape: tuple[int, ...]) -> Array:
+    """Zeros of this shape, of the dtype of X and on its device."""
+    return xp.zeros(shape, dtype=X.dtype, device=xp.device_of(X))
+
+
+def places_like(xp: Any, X: Array) -> Array:
+    """The numbers 0, 1, ... of the entries along the last axis of X, on its device."""
+    return xp.arange(X.shape[-1], device=xp.device_of(X))
+
+
 @functools.lru_cache(maxsize=1024)
 def program(name: str, f: Callable, *static: Any) -> Callable:
     """`f(xp, *static, ...)` as a function of operators and arrays alone: compiled by JAX once for

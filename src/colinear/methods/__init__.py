@@ -1,5 +1,4 @@
-"""The algorithms, one file each, and the objects by which a user names them. No structure and no
-rules here."""
+"""The algorithms, and the objects by which a user names them. No structure and no rules here."""
 
 from __future__ import annotations
 
@@ -10,7 +9,6 @@ from .bicgstab import BiCGSTAB
 from .cg import CG
 from .exchangeable import XDiag, XNysTrace, XTrace
 from .gmres import GMRES
-from .golub_kahan import GolubKahan
 from .krylov_function import Krylov
 from .lanczos import Lanczos
 from .lobpcg import LOBPCG
@@ -18,8 +16,8 @@ from .lsqr import LSMR, LSQR
 from .minres import MINRES
 from .power_iteration import PowerIteration
 from .quadrature import SLQ
-from .randomized_svd import RandomizedSVD
 from .sampling import Hutchinson, HutchPP, Stochastic
+from .singular import GolubKahan, RandomizedSVD
 from .svrg import SVRG
 
 EIGEN = (Eigh, Eig, Lanczos, Arnoldi, LOBPCG, PowerIteration, SVRG)  # the methods for eigenvalues

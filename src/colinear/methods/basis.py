@@ -10,20 +10,16 @@ stand for products with its first rows.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
-from ..backends import Array
+from ..backends import Array, places_like, without_zeros, zeros_like
 
 SAFETY = 0.5  # of the tolerance at which estimates stop the run, so that the true residuals meet it
 
 
 SMALL = 20  # roundings, of the size of A, up to which a residual counts as zero
-
-
 MANY = 5000  # random vectors that no run needs
-
-
+KEPT = 0.7  # part of a vector that one pass of Gram and Schmidt must leave to need no second one
 # columns of a basis that are rotated at a time: they stay in the cache, and no second basis is
 # needed
 CHUNK = 4096
@@ -37,9 +33,29 @@ def put(xp: Any, X: Array, key: Any, value: Array) -> Array:
     return X
 
 
+def put_row(xp: Any, X: Array, j: Any, value: Array) -> Array:
+    """X with this row j: in place where the framework allows it."""
+    return put(xp, X, (..., j, slice(None)), value)
+
+
+def take_columns(xp: Any, X: Array, order: Array) -> Array:
+    """The columns of X in this order."""
+    return xp.take_along_axis(X, xp.broadcast_to(order[..., None, :], X.shape), axis=-1)
+
+
 def plain(xp: Any, x: Any) -> Any:
     """A truth or count as Python's; in JAX the array that it is."""
     return x if xp.is_functional or not hasattr(x, "item") else x.item()
+
+
+def every(xp: Any, flags: Array) -> Any:
+    """Whether all flags are set, as `plain`."""
+    return plain(xp, xp.all(flags))
+
+
+def all_finite(xp: Any, x: Array) -> Any:
+    """Whether all numbers are finite, as `plain`."""
+    return every(xp, xp.isfinite(x))
 
 
 def pick(xp: Any, flag: Any, a: Any, b: Any) -> Any:
@@ -69,10 +85,10 @@ def count_of(xp: Any, value: Any) -> Any:
     return xp.asarray(value) if xp.is_functional else value
 
 
-def rows(xp: Any, V: Array, start: Any, stop: Any) -> Array:
-    """The rows of V from `start` to `stop`; all of them in JAX, where the others are zero or their
+def rows(xp: Any, V: Array, count: Any) -> Array:
+    """The first rows of V, so many; all of them in JAX, where the others are zero or their
     coefficients are."""
-    return V if xp.is_functional else V[..., start:stop, :]
+    return V if xp.is_functional else V[..., :count, :]
 
 
 def project(xp: Any, V: Array, w: Array) -> Array:
@@ -98,23 +114,18 @@ def orthogonalise(xp: Any, V: Array, w: Array) -> tuple[Array, Array]:
     return w - expand(xp, h, V), h
 
 
-def rotate(xp: Any, V: Array, Y: Array, count: Any, last: Any = None) -> Array:
-    """The rows Y_1^T V, ..., Y_count^T V for columns of Y, then row `last` (default: the last) of
-    V: the basis of a restart."""
-    m = V.shape[-2] - 1
-    last = m if last is None else last
-    turned = xp.matrix_transpose(Y)
+def rotate(xp: Any, V: Array, Y: Array, count: Any, last: Any) -> Array:
+    """The rows Y_1^T V, ..., Y_count^T V for columns of Y, made of the first `last` rows of V: the
+    basis of a restart."""
+    m, turned = V.shape[-2] - 1, xp.matrix_transpose(Y)
     if xp.is_functional:
-        turned = xp.where(xp.arange(m)[:, None] < count, turned, 0 * turned)
-        turned = xp.concat([turned, xp.zeros((*turned.shape[:-2], 1, m), dtype=Y.dtype)], axis=-2)
-        return xp.set_at(
-            xp.matmul(turned, V[..., :m, :]), (..., count, slice(None)), V[..., last, :]
-        )
+        turned = xp.where(xp.arange(m)[:, None] < count, turned, 0)
+        turned = xp.concat([turned, 0 * turned[..., :1, :]], axis=-2)
+        return xp.matmul(turned, V[..., :m, :])
     turned = turned[..., :count, :last]
     for start in range(0, V.shape[-1], CHUNK):
         part = V[..., start : start + CHUNK]
         part[..., :count, :] = xp.matmul(turned, part[..., :last, :])
-    V[..., count, :] = V[..., last, :]
     return V
 
 
@@ -139,23 +150,60 @@ def direction(
     orthogonal already.
     """
     if U is None:
-        w = orthogonalise(xp, rows(xp, V, 0, j), w)[0]
+        w = orthogonalise(xp, rows(xp, V, j), w)[0]
         size = norm(xp, w)
-        return w / xp.where(size == 0, 1, size)[..., None], size, None
+        return w / without_zeros(xp, size)[..., None], size, None
     y = reflect(xp, U, w, j)
     u, head, size = reflector(xp, y, j)
-    U = put(xp, U, (..., j, slice(None)), u)
-    e = xp.astype(xp.arange(w.shape[-1], device=xp.device_of(w)) == j, w.dtype)
+    U = put_row(xp, U, j, u)
+    e = xp.astype(places_like(xp, w) == j, w.dtype)
     return reflect(xp, U, head[..., None] * e, j + 1, backwards=True), size, U
 
 
-# ------------------------------------------------------------------------------ restarted methods
-# The states of Lanczos, Arnoldi and Golub-Kahan are NamedTuples with at least
-#     V, size, j              the basis, the size of A as seen so far, the rows that are complete
-#     residual                estimated, of each Ritz pair, the wanted first
-#     found, looked, again    values and products when the run began to look again; whether it does
-#     matvecs, cycles, draws  products, cycles, and random directions so far
-#     done, finite
+def extend(
+    xp: Any,
+    V: Array,
+    U: Array | None,
+    w: Array,
+    j: Any,
+    size: Array,
+    random: Array,
+    is_far: bool = False,
+) -> tuple[Array, Array, Array, Array | None]:
+    """The next vector of a basis from w, of which an A of this size made it: its coefficients along
+    the first j rows of V, the norm of what is left, that normalised, and the reflectors with one
+    more.
+
+    Where no more than rounding is left, an invariant subspace was met: the norm is zero and the
+    vector made of a random one. `is_far`: w is not almost orthogonal to the basis already, so that
+    a second pass may be needed.
+    """
+    known, before = rows(xp, V, j), norm(xp, w)
+    w, h = orthogonalise(xp, known, w)
+    if is_far and (
+        U is not None
+        or xp.is_functional
+        or xp.peek(w) is None
+        or not bool(xp.all(norm(xp, w) > KEPT * before))
+    ):
+        w, more = orthogonalise(xp, known, w)
+        h = h + more
+    length = norm(xp, w)
+    is_small = length <= SMALL * xp.eps(w.dtype) * size
+    if may_be_set(xp, is_small):
+        random = xp.astype(random, w.dtype)
+        for _ in range(2):
+            random = direction(xp, V, None, random, j)[0]
+        w = xp.where(is_small[..., None], random, w)
+    if U is None:
+        unit = norm(xp, w)
+        v = w / without_zeros(xp, unit)[..., None]
+    else:
+        v, _, U = direction(xp, V, U, w, j)
+    return h, xp.where(is_small, 0, length), v, U
+
+
+# --------------------------------------------------------------------------------- runs and pairs
 
 
 class Pairs(NamedTuple):
@@ -199,13 +247,6 @@ def wanted(xp: Any, values: Array, which: str, shift: complex = 0.0) -> Array:
     return -values if which[0] == "L" else values
 
 
-def counts(xp: Any) -> dict[str, Any]:
-    """The counts and truths with which a state begins."""
-    zero = dict.fromkeys(("j", "looked", "matvecs", "cycles", "draws"), 0)
-    begun = {**zero, "again": False, "done": False, "finite": True}
-    return {name: count_of(xp, value) for name, value in begun.items()}
-
-
 def run_cycles(xp: Any, going: Any, cycle: Any, state: Any, watch: Any) -> tuple[Any, bool]:
     """The state after the last cycle, and whether `watch`, called after each, has stopped the
     run."""
@@ -224,45 +265,9 @@ def fill(xp: Any, step: Any, state: Any, stop: Any) -> Any:
     look = xp.is_functional or xp.peek(state.size) is not None  # looking would wait for a GPU
 
     def going(s: Any) -> Any:
-        return (s.j < stop) & (plain(xp, xp.all(xp.isfinite(s.size))) if look else True)
+        return (s.j < stop) & (all_finite(xp, s.size) if look else True)
 
     return xp.while_loop(going, step, state)
-
-
-def judge(xp: Any, s: Any, converged: Any, is_none: Any, same: Any, values: Array) -> Any:
-    """Whether the wanted pairs are known to be the best; if they have but converged, begin to look
-    again.
-
-    `is_none`: the next pair is surely none of the wanted. `same`: the values are those when the
-    look began.
-    """
-    is_none, same = plain(xp, xp.all(is_none)), plain(xp, xp.all(same))
-    looking, tired = s.looked > 0, s.matvecs >= 2 * s.looked
-    again = converged & ((looking ^ True) | ((same ^ True) & is_none))
-    return s._replace(
-        done=converged & looking & same & (is_none | tired),
-        again=again,
-        found=pick(xp, again, values, s.found),
-        looked=pick(xp, again, s.matvecs, s.looked),
-    )
-
-
-def count_kept(xp: Any, s: Any, k: int, m: int) -> Any:
-    """How many vectors a restart keeps: the wanted ones, and more the closer these are."""
-    near = xp.sum(s.residual[..., :k] <= math.sqrt(xp.eps(s.V.dtype)) * s.size[..., None], axis=-1)
-    more = max(0, min((m - k) // 4, m - 2 - k))
-    p = plain(xp, xp.minimum(k + more + xp.min(near) // 2, max(k, m - 2)))
-    return pick(xp, s.again | s.done, k, p)
-
-
-def with_random_row(xp: Any, V: Array, noise: Array, s: Any, p: Any) -> Array:
-    """V with a random direction in row p, if the run is to look again."""
-    if not xp.is_functional and not s.again:
-        return V
-    # Twice is enough. Nested, so that no vector of the two is kept.
-    once = lambda w: direction(xp, V, None, w, p)[0]
-    random = once(once(xp.astype(fresh(xp, noise, s.draws), V.dtype)))
-    return put(xp, V, (..., p, slice(None)), pick(xp, s.again, random, V[..., p, :]))
 
 
 # --------------------------------------------------------------------------------------- reflectors
@@ -287,23 +292,21 @@ def reflector(xp: Any, y: Array, j: Any) -> tuple[Array, Array, Array]:
 
     u = x + e^(i arg x_j) |x| e_j, normalised: the phase avoids cancellation. Zero if x is zero.
     """
-    places = xp.arange(y.shape[-1], device=xp.device_of(y))
-    x, e = xp.where(places >= j, y, 0 * y), xp.astype(places == j, y.dtype)
+    places = places_like(xp, y)
+    x, e = xp.where(places >= j, y, 0), xp.astype(places == j, y.dtype)
     head, length = xp.sum(x * e, axis=-1), norm(xp, x)
     size = xp.abs(head)
-    phase = xp.where(size == 0, 1 + 0 * head, head / xp.where(size == 0, 1, size))
+    phase = xp.where(size == 0, 1 + 0 * head, head / without_zeros(xp, size))
     u = x + (phase * length)[..., None] * e
     scale = norm(xp, u)
-    return u / xp.where(scale == 0, 1, scale)[..., None], -phase, length
+    return u / without_zeros(xp, scale)[..., None], -phase, length
 
 
 def reflectors(xp: Any, V: Array, count: Any) -> Array:
     """The reflectors of the first `count` rows of V, which are orthonormal."""
-    U = xp.zeros(V.shape, dtype=V.dtype, device=xp.device_of(V))
+    U = zeros_like(xp, V, V.shape)
 
     def body(i: Any, U: Array) -> Array:
-        return put(
-            xp, U, (..., i, slice(None)), reflector(xp, reflect(xp, U, V[..., i, :], i), i)[0]
-        )
+        return put_row(xp, U, i, reflector(xp, reflect(xp, U, V[..., i, :], i), i)[0])
 
     return xp.fori_loop(V.shape[-2] if xp.is_functional else count, body, U)

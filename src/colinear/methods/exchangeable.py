@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, NamedTuple
 
-from ..backends import Array
+from ..backends import Array, adjoint, eye_like, hermitian, inner_products, positive_or_one
 from ..properties import POSITIVE_SEMIDEFINITE
 from .sampling import SimpleEstimator
 
@@ -76,19 +76,15 @@ class XNysTrace(SimpleEstimator):
     needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
 
 
-def _adjoint(xp: Any, X: Array) -> Array:
-    return xp.conj(xp.matrix_transpose(X))
-
-
 def range_of(xp: Any, Y: Array) -> tuple[Array, Array, Array, Array]:
     """Q and R of Y, the vectors s_i as columns of S, and whether the rank is lost, (*batch,)."""
     Q, R = xp.qr(Y)
     size = xp.abs(xp.diagonal(R))
     largest = xp.max(size, axis=-1)
     lost = xp.min(size, axis=-1) <= LOST * math.sqrt(Y.shape[-2]) * xp.eps(Y.dtype) * largest
-    eye = xp.eye(R.shape[-1], dtype=R.dtype, device=xp.device_of(R))
+    eye = eye_like(xp, R)
     safe = xp.where(lost[..., None, None], eye, R)
-    S = _adjoint(xp, xp.solve_triangular(safe, xp.broadcast_to(eye, R.shape), lower=False))
+    S = adjoint(xp, xp.solve_triangular(safe, xp.broadcast_to(eye, R.shape), lower=False))
     return Q, R, S / xp.vector_norm(S, axis=-2, keepdims=True), lost
 
 
@@ -100,27 +96,25 @@ class Estimates(NamedTuple):
     without: Array
     whole: Array
 
-    def summary(self, xp: Any) -> tuple[Array, Array]:
-        """The mean and its standard error."""
+    def summary(self, xp: Any, lost: Any = False) -> tuple[Array, Array]:
+        """The mean and its standard error; what Q alone gives where the rank is lost."""
         m = self.each.shape[-1]
         mean = xp.mean(self.each, axis=-1)
         low = xp.sum(xp.abs(self.each - mean[..., None]) ** 2, axis=-1) / (m * max(1, m - 1))
         center = xp.mean(self.without, axis=-1)
         high = xp.sum(xp.abs(self.without - center[..., None]) ** 2, axis=-1) * ((m - 1) / m)
-        return mean, (low * xp.maximum(high, low)) ** 0.25
+        error = (low * xp.maximum(high, low)) ** 0.25
+        if lost is False:
+            return mean, error
+        return xp.where(lost, self.whole, mean), xp.where(lost, 0, error)
 
 
 def _pairs(xp: Any, G: Array) -> tuple[Array, Array]:
     """For G_ij = s_i^H s_j: 1 / (1 - |G_ij|^2), the part of s_j beside s_i, and zero for i = j; and
     the mask of the others."""
-    m = G.shape[-1]
-    others = 1 - xp.eye(m, dtype=xp.real_dtype(G.dtype), device=xp.device_of(G))
+    others = 1 - eye_like(xp, xp.real(G))
     rest = xp.maximum(1 - xp.abs(G) ** 2, xp.eps(G.dtype) + 0 * others)
     return others / rest, others
-
-
-def _diagonal_rows(xp: Any, X: Array) -> Array:
-    return xp.diagonal(X)[..., :, None]
 
 
 def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -> Estimates:
@@ -130,38 +124,34 @@ def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -
     where c makes v as long as the square root of the dimension that is left, n - m + 1.
     """
     n, m = W.shape[-2:]
-    H = xp.matmul(_adjoint(xp, Q), Z)
-    P = xp.matmul(_adjoint(xp, Q), W)
+    own = lambda X: xp.diagonal(X)[..., :, None]
+    H = inner_products(xp, Q, Z)
+    P = inner_products(xp, Q, W)
     T = P - S * xp.vecdot(S, P, axis=-2)[..., None, :]
     V = W - xp.matmul(Q, T)
     AV = Y - xp.matmul(Z, T)
     form = xp.vecdot(V, AV, axis=-2)
     length = xp.real(xp.vecdot(V, V, axis=-2))
-    length = xp.where(length > 0, length, 1)
+    length = positive_or_one(xp, length)
     whole = xp.sum(xp.diagonal(H), axis=-1)
-    K = xp.matmul(_adjoint(xp, S), xp.matmul(H, S))
+    K = inner_products(xp, S, xp.matmul(H, S))
     each = whole[..., None] - xp.diagonal(K) + form * ((n - m + 1) / length)
     # Without s_j too: e = (s_j - G_ij s_i) / sqrt(1 - |G_ij|^2) joins what is left out, and v_i
     # becomes v_i + Q e c with c = e^H Q^H ω_i.
-    G = xp.matmul(_adjoint(xp, S), S)
+    G = inner_products(xp, S, S)
     part, others = _pairs(xp, G)
     square = xp.abs(G) ** 2
     Kt, bar = xp.matrix_transpose(K), xp.conj(G)
-    inner = (
-        xp.diagonal(K)[..., None, :] - G * Kt - bar * K + square * _diagonal_rows(xp, K)
-    ) * part  # e^H H e
-    D, F = (
-        xp.matrix_transpose(xp.matmul(_adjoint(xp, S), X))
-        for X in (P, xp.matmul(_adjoint(xp, Q), AV))
-    )
-    B = xp.matmul(xp.matmul(_adjoint(xp, V), Z), S)
-    c, left = (X - bar * _diagonal_rows(xp, X) for X in (D, F))  # times sqrt(part)
-    right = B - G * _diagonal_rows(xp, B)
+    inner = (xp.diagonal(K)[..., None, :] - G * Kt - bar * K + square * own(K)) * part  # e^H H e
+    D, F = (xp.matrix_transpose(inner_products(xp, S, X)) for X in (P, inner_products(xp, Q, AV)))
+    B = xp.matmul(inner_products(xp, V, Z), S)
+    c, left = (X - bar * own(X) for X in (D, F))  # times sqrt(part)
+    right = B - G * own(B)
     forms = (
         form[..., :, None] + part * (xp.conj(c) * left + right * c) + part * xp.abs(c) ** 2 * inner
     )
     lengths = length[..., :, None] + part * xp.abs(c) ** 2
-    pairs = whole[..., None, None] - _diagonal_rows(xp, K) - inner + forms * ((n - m + 2) / lengths)
+    pairs = whole[..., None, None] - own(K) - inner + forms * ((n - m + 2) / lengths)
     return Estimates(each, xp.sum(pairs * others, axis=-2) / max(1, m - 1), whole)
 
 
@@ -181,7 +171,7 @@ def diagonal_estimates(xp: Any, W: Array, Q: Array, R: Array, S: Array, Z: Array
     each = whole[..., None] - both + outside
     # Without s_j too, summed over i: the terms of (s_j - G_ij s_i) (s_j - G_ij s_i)^H / (1 -
     # |G_ij|^2).
-    G = xp.matmul(_adjoint(xp, S), S)
+    G = inner_products(xp, S, S)
     part, _ = _pairs(xp, G)
     bar, square = xp.conj(G) * part, xp.abs(G) ** 2 * part
     removed = (
@@ -205,16 +195,16 @@ def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Estimates, Array]:
     """
     n, m = W.shape[-2:]
     size = xp.vector_norm(Y, axis=(-2, -1))
-    shift = 10 * xp.eps(Y.dtype) * xp.where(size > 0, size, 1) / math.sqrt(n)
+    shift = 10 * xp.eps(Y.dtype) * positive_or_one(xp, size) / math.sqrt(n)
     Y = Y + xp.astype(shift, Y.dtype)[..., None, None] * W
-    core = xp.matmul(_adjoint(xp, W), Y)
-    C, positive = xp.cholesky((core + _adjoint(xp, core)) / 2)
-    eye = xp.broadcast_to(xp.eye(m, dtype=Y.dtype, device=xp.device_of(Y)), core.shape)
+    core = inner_products(xp, W, Y)
+    C, positive = xp.cholesky(hermitian(xp, core))
+    eye = xp.broadcast_to(eye_like(xp, Y), core.shape)
     inverse = xp.cholesky_solve(C, eye)
-    B = _adjoint(xp, xp.solve_triangular(C, _adjoint(xp, Y), lower=True))  # Y C^-H
+    B = adjoint(xp, xp.solve_triangular(C, adjoint(xp, Y), lower=True))  # Y C^-H
     F = xp.matmul(Y, inverse)
-    D = xp.matmul(_adjoint(xp, F), F)
-    overlap = xp.cholesky_solve(xp.cholesky(xp.matmul(_adjoint(xp, W), W))[0], eye)
+    D = inner_products(xp, F, F)
+    overlap = xp.cholesky_solve(xp.cholesky(inner_products(xp, W, W))[0], eye)
     g, d, o = (xp.real(xp.diagonal(X)) for X in (inverse, D, overlap))
     whole = xp.sum(xp.abs(B) ** 2, axis=(-2, -1)) - n * shift
     each = whole[..., None] + ((n - m + 1) * o - d) / g
@@ -226,29 +216,21 @@ def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Estimates, Array]:
     block_o = xp.maximum(oi * oj - xp.abs(overlap) ** 2, least * oi * oj)
     dropped = (gj * di + gi * dj - 2 * xp.real(inverse * xp.matrix_transpose(D))) / block
     pairs = whole[..., None, None] - dropped + (n - m + 2) * (gj / block) * (block_o / oj)
-    others = 1 - xp.eye(m, dtype=g.dtype, device=xp.device_of(g))
+    others = 1 - eye_like(xp, g)
     return Estimates(each, xp.sum(pairs * others, axis=-2) / max(1, m - 1), whole), positive
 
 
 # --------------------------------------------------------------------------------- as they are used
 
 
-def trace_summary(
-    xp: Any, lost: Array, W: Array, Y: Array, Q: Array, S: Array, Z: Array
-) -> tuple[Array, Array]:
+def trace_summary(xp: Any, lost: Array, *arrays: Array) -> tuple[Array, Array]:
     """XTrace and its standard error."""
-    found = trace_estimates(xp, W, Y, Q, S, Z)
-    value, error = found.summary(xp)
-    return xp.where(lost, found.whole, value), xp.where(lost, 0, error)
+    return trace_estimates(xp, *arrays).summary(xp, lost)
 
 
-def diagonal_summary(
-    xp: Any, lost: Array, W: Array, Q: Array, R: Array, S: Array, Z: Array
-) -> tuple[Array, Array]:
+def diagonal_summary(xp: Any, lost: Array, *arrays: Array) -> tuple[Array, Array]:
     """XDiag and its standard errors."""
-    found = diagonal_estimates(xp, W, Q, R, S, Z)
-    value, error = found.summary(xp)
-    return xp.where(lost[..., None], found.whole, value), xp.where(lost[..., None], 0, error)
+    return diagonal_estimates(xp, *arrays).summary(xp, lost[..., None])
 
 
 def nystrom_summary(xp: Any, W: Array, Y: Array) -> tuple[Array, Array, Array]:

@@ -23,12 +23,12 @@ and Ritz.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..backends import Array
-from .basis import SAFETY, Pairs, count_of, larger, plain
-from .lanczos import lanczos
+from ..backends import Array, hermitian, inner_products, zeros_like
+from .basis import SAFETY, Pairs, all_finite, count_of, every, larger, plain, smaller, take_columns
+from .lanczos import lanczos, ritz_values
+from .restarted import Request
 from .vectors import LinearMap
 
 MORE = 3  # pairs beyond the wanted
@@ -80,12 +80,7 @@ def filtered(
     which: str,
     *,
     shift: float | None,
-    m: int,
-    tol: float,
-    max_iters: int,
-    householder: bool = False,
-    again: bool = True,
-    watch: Callable[[Any], Any] | None = None,
+    **options: Any,
 ) -> Pairs:
     """The k eigenpairs of self-adjoint A nearest to `shift`, or at the end of the spectrum that
     `which` ("SA", "LA") names.
@@ -93,80 +88,108 @@ def filtered(
     The other parameters are those of `lanczos`; an iteration is a product with A, also inside a
     polynomial.
     """
-    sign, n = (-1 if which == "LA" else 1), start.shape[-1]
-    each = 1 if shift is None else 2  # products with A in one with H
+    ask, n = Request(k, which, **options), start.shape[-1]
+    m, most, is_end = ask.m, ask.max_iters, shift is None
+    sign = -1 if which == "LA" else 1
+    each = 1 if is_end else 2  # products with A in one with H
     count = min(n, k + MORE, max(k, m - 2)) if m < n else min(n, k + MORE)
     stopped = False
 
     def less_shift(X: Array) -> Array:
-        return sign * multiply(X) if shift is None else multiply(X) - shift * X
+        return sign * multiply(X) if is_end else multiply(X) - shift * X
+
+    def times(X: Array, beside: Any = 0) -> Array:
+        """H X"""
+        if is_end:
+            return less_shift(X)
+        Y = less_shift(X) - beside * X
+        return less_shift(Y) - beside * Y
 
     def stage(s: FilteredState) -> FilteredState:
         low, high, beside = (x[..., None, None] for x in (s.a, s.b, s.beside))
         middle, half = (high + low) / 2, (high - low) / 2
 
-        def times(X: Array) -> Array:
-            if shift is None:
-                return less_shift(X)
-            Y = less_shift(X) - beside * X
-            return less_shift(Y) - beside * Y
+        def scaled(X: Array) -> Array:
+            return (middle * X - times(X, beside)) / half
 
         def polynomial(X: Array) -> Array:
-            one = (middle * X - times(X)) / half
-
             def following(_: Any, pair: Any) -> Any:
                 before, last = pair
-                return last, 2 * (middle * last - times(last)) / half - before
+                return last, 2 * scaled(last) - before
 
-            return xp.fori_loop(s.degree - 1, following, (X, one))[1]
+            return xp.fori_loop(s.degree - 1, following, (X, scaled(X)))[1]
 
-        left = larger(xp, m, (max_iters - s.matvecs) // (each * s.degree))  # for one basis at least
-        options = {
-            "m": m,
-            "tol": tol,
-            "max_iters": left,
-            "patience": s.bases * m,
-            "householder": householder,
-            "again": again,
-            "watch": watch,
-            "relative": True,
-        }
-        found = lanczos(xp, polynomial, s.start, noise, count, "LA", **options)
         nonlocal stopped
+        # for one basis at least
+        left = larger(xp, m, (most - s.matvecs) // (each * s.degree))
+        own = {**options, "max_iters": left, "patience": s.bases * m, "relative": True}
+        found = lanczos(xp, polynomial, s.start, noise, count, "LA", **own)
         stopped = found.stopped
-        return _judged(
-            xp,
-            less_shift,
-            found,
-            s,
-            k,
-            tol,
-            sign,
-            shift,
-            each,
-            (max_iters - s.matvecs) // (each * m),
+        return judged(found, s)
+
+    def judged(found: Pairs, s: FilteredState) -> FilteredState:
+        """The pairs of A in the space that was found, by Rayleigh and Ritz, and the next
+        polynomial."""
+        X = xp.matrix_transpose(found.vectors)
+        X = 1.5 * X - 0.5 * xp.matmul(X, inner_products(xp, X, X))  # orthonormal to rounding
+        Z = less_shift(X)
+        theta, C = xp.eigh(hermitian(xp, inner_products(xp, X, Z)))
+        order = xp.argsort(theta if is_end else abs(theta), axis=-1, stable=True)
+        theta = xp.take_along_axis(theta, order, axis=-1)
+        C = take_columns(xp, C, order)
+        X, Z = xp.matmul(X, C), xp.matmul(Z, C)
+        largest = xp.max(abs(theta), axis=-1)
+        beside, near, Ritz = s.beside, True, theta  # Ritz values of H
+        least, norm = Ritz[..., 0], xp.maximum(abs(s.b), largest)
+        if not is_end:
+            # none of the wanted was missed
+            near = every(xp, 2 * s.beside <= abs(theta[..., -1]) - abs(theta[..., k - 1]))
+            squares = xp.eigvalsh(hermitian(xp, inner_products(xp, Z, Z)))
+            distance = xp.sqrt(xp.maximum(squares, 0 * theta))
+            beside = BESIDE * (distance[..., -1] - distance[..., k - 1])
+            Ritz = (distance + beside[..., None]) ** 2
+            least, norm = 0 * s.a, xp.sqrt(s.b)
+        residual = xp.vector_norm(Z - X * theta[..., None, :], axis=-2)
+        size = xp.maximum(s.size, xp.maximum(largest, norm / 1.5))
+        target = SAFETY * max(ask.tol, 2 * xp.eps(X.dtype)) * size[..., None]
+        right = every(xp, residual[..., :k] <= target)
+        last = Ritz[..., k - 1]
+        below = xp.logical_or(last <= s.a + 1e-3 * (s.b - s.a), xp.asarray(s.degree == 1))
+        b = xp.where(below, s.b, 1.5 * s.b + 0.1 * abs(s.b))
+        a = xp.where(below, xp.minimum(Ritz[..., -1], b - 1e-3 * abs(b)), s.a)
+        far, farthest = ((a - x) * 2 / xp.where(b > a, b - a, 1) for x in (last, least))
+        return FilteredState(
+            start=xp.sum(xp.matrix_transpose(X), axis=-2),
+            a=a,
+            b=b,
+            beside=beside,
+            # common to all lanes
+            degree=_degree(xp, xp.min(far), xp.max(farthest), (most - s.matvecs) // (each * m)),
+            bases=2 * s.bases,
+            values=sign * theta[..., :k] if is_end else theta[..., :k] + shift,
+            vectors=xp.matrix_transpose(X)[..., :k, :],
+            size=size,
+            matvecs=s.matvecs + each * s.degree * found.matvecs + k,
+            done=found.done & right & near & every(xp, below),
+            finite=found.finite & all_finite(xp, theta),
         )
 
     def going(s: FilteredState) -> Any:
         # for one basis at least
-        left = s.matvecs + each * m * s.degree <= max(max_iters, each * m + used)
+        left = s.matvecs + each * m * s.degree <= max(most, each * m + used)
         return (s.done ^ True) & s.finite & left & (not stopped)
 
-    used = each * (min(n, max(m, 20)) + 1)
-    top, size = _top(
-        xp,
-        lambda X: less_shift(X) if shift is None else less_shift(less_shift(X)),
-        start,
-        noise,
-        used // each - 1,
-    )
-    zero = 0 * top
-    V = xp.zeros((*start.shape[:-1], k, n), dtype=start.dtype, device=xp.device_of(start))
+    steps = min(n, max(m, 20))
+    used = each * steps
+    values, residual, size = ritz_values(xp, times, start, noise, steps)
+    top = values[..., 0] + residual[..., 0] + 0.01 * xp.maximum(abs(values[..., 0]), size)
+    top = xp.where(size == 0, 1 + 0 * top, top)
+    V = zeros_like(xp, start, (*start.shape[:-1], k, n))
     state = FilteredState(
         start=start,
-        a=zero - abs(top),
+        a=-abs(top),
         b=top,
-        beside=zero,
+        beside=0 * top,
         degree=count_of(xp, 1),
         bases=count_of(xp, FIRST),
         values=xp.real(V[..., 0]),
@@ -176,7 +199,7 @@ def filtered(
         done=count_of(xp, False),
         finite=count_of(xp, True),
     )
-    if xp.is_functional and watch is None:
+    if xp.is_functional and ask.watch is None:
         state = xp.while_loop(going, stage, state)
     else:
         while going(state):
@@ -185,100 +208,16 @@ def filtered(
     return Pairs(state.values, state.vectors, *ended)
 
 
-def _top(xp: Any, times: LinearMap, start: Array, noise: Array, m: int) -> tuple[Array, Array]:
-    """A bound of the largest eigenvalue of H, and the largest product that was seen."""
-    best = lanczos(xp, times, start, noise, 1, "LA", m=m, tol=1e-3, max_iters=m, again=False)
-    v = best.vectors[..., 0, :]
-    residual = xp.vector_norm(times(v[..., None])[..., 0] - best.values * v, axis=-1)
-    value = best.values[..., 0]
-    top = value + residual + 0.01 * xp.maximum(abs(value), best.size)
-    return xp.where(best.size == 0, 1 + 0 * top, top), best.size
-
-
-def _judged(
-    xp: Any,
-    less_shift: Any,
-    found: Pairs,
-    s: FilteredState,
-    k: int,
-    tol: float,
-    sign: int,
-    shift: float | None,
-    each: int,
-    highest: Any,
-) -> FilteredState:
-    """The pairs of A in the space that was found, by Rayleigh and Ritz, and the next polynomial."""
-    X = xp.matrix_transpose(found.vectors)
-    X = 1.5 * X - 0.5 * xp.matmul(X, xp.matmul(_adjoint(xp, X), X))  # orthonormal to the last digit
-    Z = less_shift(X)
-    theta, C = xp.eigh(_symmetric(xp, xp.matmul(_adjoint(xp, X), Z)))
-    order = xp.argsort(theta if shift is None else abs(theta), axis=-1, stable=True)
-    theta = xp.take_along_axis(theta, order, axis=-1)
-    C = xp.take_along_axis(C, xp.broadcast_to(order[..., None, :], C.shape), axis=-1)
-    X, Z = xp.matmul(X, C), xp.matmul(Z, C)
-    beside, near = s.beside, True
-    if shift is None:
-        Ritz = theta  # of H
-    else:
-        # none of the wanted was missed
-        near = plain(xp, xp.all(2 * s.beside <= abs(theta[..., -1]) - abs(theta[..., k - 1])))
-        distance = xp.sqrt(
-            xp.maximum(xp.eigvalsh(_symmetric(xp, xp.matmul(_adjoint(xp, Z), Z))), 0 * theta)
-        )
-        beside = BESIDE * (distance[..., -1] - distance[..., k - 1])
-        Ritz = (distance + beside[..., None]) ** 2
-    residual = xp.vector_norm(Z - X * theta[..., None, :], axis=-2)
-    norm = xp.sqrt(s.b) if shift is not None else xp.maximum(abs(s.b), xp.max(abs(theta), axis=-1))
-    size = xp.maximum(s.size, xp.maximum(xp.max(abs(theta), axis=-1), norm / 1.5))
-    right = plain(
-        xp, xp.all(residual[..., :k] <= SAFETY * max(tol, 2 * xp.eps(X.dtype)) * size[..., None])
-    )
-    least = 0 * s.a if shift is not None else Ritz[..., 0]
-    below = xp.logical_or(Ritz[..., k - 1] <= s.a + 1e-3 * (s.b - s.a), xp.asarray(s.degree == 1))
-    a, b = Ritz[..., -1], xp.where(below, s.b, 1.5 * s.b + 0.1 * abs(s.b))
-    a = xp.where(below, xp.minimum(a, b - 1e-3 * abs(b)), s.a)
-    last, best = ((a - x) * 2 / xp.where(b > a, b - a, 1) for x in (Ritz[..., k - 1], least))
-    # common to all lanes
-    degree = _degree(xp, plain(xp, xp.min(last)), plain(xp, xp.max(best)), highest)
-    values = sign * theta[..., :k] if shift is None else theta[..., :k] + shift
-    finite = found.finite & plain(xp, xp.all(xp.isfinite(theta)))
-    return FilteredState(
-        start=xp.sum(xp.matrix_transpose(X), axis=-2),
-        a=a,
-        b=b,
-        beside=beside,
-        degree=degree,
-        bases=2 * s.bases,
-        values=values,
-        vectors=xp.matrix_transpose(X)[..., :k, :],
-        size=size,
-        matvecs=s.matvecs + each * s.degree * found.matvecs + k,
-        done=found.done & right & near & plain(xp, xp.all(below)),
-        finite=finite,
-    )
-
-
-def _degree(xp: Any, last: Any, best: Any, highest: Any) -> Any:
+def _degree(xp: Any, last: Array, best: Array, highest: Any) -> Any:
     """Of the polynomial that is GAIN at 1 + `last`, if that is no more than LARGEST at 1 + `best`;
-    and low enough for some bases.
+    and low enough for some bases. Two where these are no numbers.
 
     It is x at 1 + f for the degree arcosh(x) / arcosh(1 + f).
     """
-    gain, largest = math.acosh(GAIN), math.acosh(LARGEST)
-    if xp.is_functional:
-        last, best = (xp.maximum(f, 1e-12) for f in (last, best))
-        roots = [xp.log(1 + f + xp.sqrt(f * (2 + f))) for f in (last, best)]
-        degree = xp.minimum(xp.minimum(gain / roots[0], largest / roots[1]), float(HIGHEST))
-        return xp.maximum(xp.minimum(xp.astype(degree, count_of(xp, 1).dtype), highest // BASES), 2)
-    if not math.isfinite(last + best):
-        return 2
-    last, best = (math.acosh(1 + max(f, 1e-12)) for f in (last, best))
-    return max(2, min(int(min(gain / last, largest / best, HIGHEST)), int(highest) // BASES))
-
-
-def _adjoint(xp: Any, X: Array) -> Array:
-    return xp.conj(xp.matrix_transpose(X))
-
-
-def _symmetric(xp: Any, T: Array) -> Array:
-    return 0.5 * (T + _adjoint(xp, T))
+    # arcosh(1 + f) = log(1 + f + sqrt(f (2 + f)))
+    far, farthest = (xp.maximum(f, 0 * f + 1e-12) for f in (last, best))
+    roots = [xp.log(1 + f + xp.sqrt(f * (2 + f))) for f in (far, farthest)]
+    degree = xp.minimum(math.acosh(GAIN) / roots[0], math.acosh(LARGEST) / roots[1])
+    degree = xp.where(xp.isfinite(last + best), xp.minimum(degree, 0 * degree + HIGHEST), 2)
+    degree = plain(xp, xp.astype(degree, xp.asarray(1).dtype))
+    return larger(xp, smaller(xp, degree, highest // BASES), 2)

@@ -14,10 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..backends import Array
-from . import arnoldi, lanczos
+from ..backends import Array, adjoint, places_like, without_zeros, zeros_like
+from .arnoldi import ArnoldiRun
 from .base import Method, check_integer
-from .basis import SMALL, count_of, expand, fill, norm, plain, smaller
+from .basis import SMALL, all_finite, count_of, every, expand, fill, norm, rows, smaller
+from .lanczos import LanczosRun
+from .restarted import KrylovState
 from .vectors import LinearMap
 
 LOOK = 8  # steps between two looks at the error
@@ -26,6 +28,7 @@ MOST = 80.0
 # ratio of two differences below which it is not believed to go on like that: often a plateau
 # follows
 FASTEST = 0.3
+NOISE = 20  # roundings of the numbers that an answer is the sum of, below which it counts as zero
 SLOWEST = 0.98  # ratio of two differences from which convergence is no longer believed
 
 
@@ -62,18 +65,6 @@ class Krylov(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_integer(self, "max_iters", 1, "a positive integer")
-
-
-class FunctionState(NamedTuple):
-    """A Krylov run, and the coefficients of the answer in its basis."""
-
-    run: Any
-    coefficients: Array  # (*lanes, m), times e^scale
-    scale: Array  # (*lanes,)
-    difference: Array  # (*lanes,), to those of the look before
-    error: Array  # (*lanes,), estimated, relative
-    doubt: Array  # (*lanes,), of that what f of the small matrix is wrong by, whatever the space
-    done: Any
 
 
 class Product(NamedTuple):
@@ -116,72 +107,98 @@ def function_times(
     has_pole : bool
         Whether f has no value at zero.
     """
-    method: Any = lanczos if hermitian else arnoldi
     n = start.shape[-1]
     m = min(m, n)
-    run = method._initial(xp, start, 1, m, False)
-    # for its dtype
-    first, *_ = small(_small_matrix(xp, run._replace(j=1), m, hermitian, has_pole)[0])
-    zeros = 0 * norm(xp, start)
-    wide = xp.zeros((*start.shape[:-1], m), dtype=first.dtype, device=xp.device_of(start))
-    state = FunctionState(
-        run=run,
-        coefficients=wide,
-        scale=zeros,
-        difference=zeros + math.inf,
-        error=zeros + math.inf,
-        doubt=zeros,
-        done=count_of(xp, False),
-    )
+    options: dict[str, Any] = {"m": m, "tol": tol, "max_iters": m}
+    run = (LanczosRun if hermitian else ArnoldiRun)(xp, multiply, start, noise, 1, "LM", **options)
 
-    def look(s: FunctionState) -> FunctionState:
-        stop = smaller(xp, s.run.j + LOOK, m)
-        run = fill(xp, lambda r: method._step(xp, multiply, noise, r, m), s.run, stop)
-        T, is_closed = _small_matrix(xp, run, m, hermitian, has_pole)
+    def coefficients(s: KrylovState) -> Coefficients:
+        T, is_closed = _small_matrix(xp, s, hermitian, has_pole)
         c, scale, doubt = small(T)
-        c = _padded(xp, c, m)
-        grown = xp.exp(xp.minimum(s.scale - scale, MOST + 0 * scale))
-        difference, size = norm(xp, c - s.coefficients * grown[..., None]), norm(xp, c)
-        rest = rest_of_series(xp, difference, s.difference, grown)
-        error = rest / xp.where(size == 0, 1, size)
-        exact = xp.logical_or(is_closed, run.beta <= SMALL * xp.eps(start.dtype) * run.size)
-        exact = xp.logical_or(
-            exact,
-            xp.logical_or(
-                (difference == 0) & (size > 0), exact & False if n > m else run.j + 0 * exact >= n
-            ),
-        )
-        # f has vanished wherever it was looked at: nothing is known
-        error = xp.where(size > 0, error, 1 + 0 * error)
-        error = xp.maximum(xp.where(exact, 0 * error, error), doubt)
-        return FunctionState(
-            run=run,
-            coefficients=c,
-            scale=scale,
-            difference=difference,
-            error=error,
-            doubt=doubt,
-            done=plain(xp, xp.all(error <= tol)),
-        )
+        is_exact = xp.logical_or(is_closed, s.beta <= SMALL * xp.eps(start.dtype) * s.size)
+        is_exact = is_exact if n > m else xp.logical_or(is_exact, s.j + 0 * s.size >= n)
+        return Coefficients(widen(xp, c, m), scale, 0 * scale, doubt, is_exact)
 
-    def going(s: FunctionState) -> Any:
-        return (s.done ^ True) & (s.run.j < m) & plain(xp, xp.all(xp.isfinite(s.run.size)))
+    # f that has vanished wherever it was looked at says nothing
+    last = converge(xp, run.initial(), run.step, coefficients, m=m, tol=tol, vanished=1.0)
+    X = last.combine(xp, last.state.V[..., :m, :], norm(xp, start))
+    finite = all_finite(xp, X)
+    return Product(X, last.error, last.state.j, last.done, finite, last.found.doubt)
 
-    state = xp.while_loop(going, look, state)
-    c, used = state.coefficients, m if xp.is_functional else state.run.j
-    if xp.is_functional:  # the vector behind the last step is there too, and has no coefficient
-        c = xp.where(xp.arange(m) < state.run.j, c, 0 * c)
-    V = state.run.V[..., :used, :]
-    X = expand(xp, c[..., :used], xp.astype(V, xp.result_type(c.dtype, V.dtype)))
-    X = X * (norm(xp, start) * xp.exp(state.scale))[..., None]
-    return Product(
-        X,
-        state.error,
-        state.run.matvecs,
-        state.done,
-        plain(xp, xp.all(xp.isfinite(X))),
-        state.doubt,
-    )
+
+# ------------------------------------------------------------------------------------- convergence
+
+
+class Coefficients(NamedTuple):
+    """The coefficients of an answer in orthonormal bases, (*lanes, p), times e^scale."""
+
+    values: Array
+    scale: Array  # (*lanes,)
+    rounding: Array  # (*lanes,), of the size of the numbers that they are sums of
+    doubt: Array  # (*lanes,), by how much of their norm they are wrong, whatever the bases
+    is_exact: Array  # (*lanes,), whether more steps would change nothing
+
+
+class Converging(NamedTuple):
+    """A run between two looks."""
+
+    state: Any
+    found: Coefficients
+    difference: Array  # (*lanes,), to the coefficients of the look before
+    error: Array  # (*lanes,), estimated, relative
+    done: Any
+
+    def combine(self, xp: Any, V: Array, size: Array) -> Array:
+        """The sum of the rows of V by the coefficients, for start vectors of this size."""
+        V = rows(xp, V, self.state.j)
+        c = self.found.values[..., : V.shape[-2]]
+        # the vector behind the last step is there too, and has no coefficient
+        c = xp.where(places_like(xp, c) < self.state.j, c, 0)
+        X = expand(xp, c, xp.astype(V, xp.result_type(c.dtype, V.dtype)))
+        return X * (size * xp.exp(self.found.scale))[..., None]
+
+
+def converge(
+    xp: Any,
+    state: Any,
+    step: Callable[[Any], Any],
+    coefficients: Callable[[Any], Coefficients],
+    *,
+    m: int,
+    tol: float,
+    weight: Array | None = None,
+    vanished: float = 0.0,
+) -> Converging:
+    """Make steps, at most m, until the coefficients have converged: relative to their norm, or to
+    the rounding of what they are sums of.
+
+    Lanes of no weight need not converge. `vanished` is added to the error of coefficients that are
+    all zero.
+    """
+    first = coefficients(state)  # for its shapes
+    nothing = Coefficients(*(zeros_like(xp, x, x.shape) for x in first))
+    endless = nothing.scale + math.inf
+    run = Converging(state, nothing, endless, endless, count_of(xp, False))
+
+    def look(r: Converging) -> Converging:
+        state = fill(xp, step, r.state, smaller(xp, r.state.j + LOOK, m))
+        found = coefficients(state)
+        c, scale, rounding, doubt, is_exact = found
+        shift = xp.exp(xp.minimum(r.found.scale - scale, MOST + 0 * scale))
+        difference, size = norm(xp, c - r.found.values * shift[..., None]), norm(xp, c)
+        rest = rest_of_series(xp, difference, r.difference, shift)
+        error = rest / without_zeros(xp, size) + xp.where(size == 0, vanished, 0)
+        is_rounding = rest <= NOISE * xp.eps(c.dtype) * rounding
+        settled = is_rounding & xp.isfinite(r.difference) & (size > 0 if vanished else True)
+        error = xp.where(xp.logical_or(is_exact, settled), 0 * error, error)
+        error = xp.maximum(error, doubt)
+        error = error if weight is None else xp.where(weight == 0, 0, error)
+        return Converging(state, found, difference, error, every(xp, error <= tol))
+
+    def going(r: Converging) -> Any:
+        return (r.done ^ True) & (r.state.j < m) & all_finite(xp, r.state.size)
+
+    return xp.while_loop(going, look, run)
 
 
 def rest_of_series(xp: Any, difference: Array, before: Array, grown: Array) -> Array:
@@ -193,7 +210,7 @@ def rest_of_series(xp: Any, difference: Array, before: Array, grown: Array) -> A
 
 
 def _small_matrix(
-    xp: Any, run: Any, m: int, hermitian: bool, has_pole: bool
+    xp: Any, run: KrylovState, hermitian: bool, has_pole: bool
 ) -> tuple[Array, Array]:
     """T or H as far as vectors belong to the Krylov space of b, and whether that ended: at an
     invariant subspace.
@@ -203,12 +220,11 @@ def _small_matrix(
     on the diagonal, where f is surely defined; or the size of A, if T00 is at the pole that f has
     at zero.
     """
-    T = run.T if hermitian else run.H
+    T = run.H[..., :-1, :]
     if hermitian:
-        lower = xp.tril(T, -1)
-        T = xp.tril(T) + xp.conj(xp.matrix_transpose(lower))
-    T = T if xp.is_functional else T[..., : run.j, : run.j]
-    places = xp.arange(T.shape[-1], device=xp.device_of(T))
+        T = xp.tril(T) + adjoint(xp, xp.tril(T, -1))
+    T = T if xp.is_functional else T[..., : max(run.j, 1), : max(run.j, 1)]
+    places = places_like(xp, T)
     ends = xp.cumsum(xp.astype(xp.diagonal(T, offset=-1) == 0, run.size.dtype), axis=-1)  # so far
     ends = xp.concat([0 * run.size[..., None], ends], axis=-1)
     inside = (ends == 0) & (places < run.j)
@@ -223,12 +239,12 @@ def _small_matrix(
         size = run.size[..., None]
         is_near = xp.abs(filling) <= math.sqrt(xp.eps(T.dtype)) * size
         filling = xp.where(is_near, xp.astype(size, T.dtype), filling)
-    T = xp.where(inside[..., :, None] & inside[..., None, :], T, 0 * T)
-    return T + xp.make_diagonal(xp.where(inside, 0 * filling, filling)), is_closed
+    T = xp.where(inside[..., :, None] & inside[..., None, :], T, 0)
+    return T + xp.make_diagonal(xp.where(inside, 0, filling)), is_closed
 
 
-def _padded(xp: Any, c: Array, m: int) -> Array:
-    if c.shape[-1] == m:
+def widen(xp: Any, c: Array, width: int) -> Array:
+    """Coefficients followed by zeros, if they are fewer than this."""
+    if c.shape[-1] == width:
         return c
-    zeros = xp.zeros((*c.shape[:-1], m - c.shape[-1]), dtype=c.dtype, device=xp.device_of(c))
-    return xp.concat([c, zeros], axis=-1)
+    return xp.concat([c, zeros_like(xp, c, (*c.shape[:-1], width - c.shape[-1]))], axis=-1)

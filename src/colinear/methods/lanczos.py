@@ -21,46 +21,19 @@ Differs from the paper:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ..backends import Array
+from ..backends import Array, adjoint
 from ..properties import SELF_ADJOINT
 from .base import Spectral
-from .basis import (
-    SAFETY,
-    SMALL,
-    Pairs,
-    count_kept,
-    count_of,
-    counts,
-    direction,
-    expand,
-    fill,
-    fresh,
-    judge,
-    may_be_set,
-    orthogonalise,
-    pairs_of,
-    pick,
-    plain,
-    put,
-    reflectors,
-    rotate,
-    run_cycles,
-    smaller,
-    wanted,
-    with_random_row,
-)
+from .basis import SMALL, Pairs, expand, extend, fresh, orthogonalise, pairs_of, put
+from .restarted import KrylovState, Restarted
 from .vectors import Columns, LinearMap, Single
 
-FEWEST = 4  # steps between two looks at the pairs
-LOOK = 8  # steps after which a run that looks again looks at what it has found
-Score = LinearMap  # of Ritz values: the smaller, the better
 SLACK = 0.75  # power of eps up to which the basis may lose orthogonality between two passes
 # of the tolerance up to which it may: what a pass takes away is an error of the recurrence
 SHARE = 1e-3
@@ -108,249 +81,110 @@ class Lanczos(Spectral):
     shift_type: ClassVar[Any] = Real
 
 
-class LanczosState(NamedTuple):
-    """Where a run stands. Counts are numbers in NumPy and torch, arrays in JAX."""
+class LanczosRun(Restarted):
+    """A run of Lanczos."""
 
-    V: Array  # (*lanes, m + 1, n), the basis
-    U: Array | None  # its reflectors
-    T: Array  # (*lanes, m, m), the lower triangle of the projected operator
-    beta: Array  # (*lanes,), of the last step
-    size: Array  # (*lanes,), of A as seen so far
-    # how many vectors are to be orthogonalised whatever is known of them, where that is not all of
-    # them
-    due: Any
-    j: Any  # rows of V that are complete, less one
-    kept: Any  # rows that the last restart kept
-    values: Array  # (*lanes, m), Ritz values, the wanted first
-    Y: Array  # (*lanes, m, m), their vectors in the basis
-    residual: Array  # (*lanes, m), estimated
-    converged: Array  # (*lanes, m)
-    found: Array  # (*lanes, k), the values when the run began to look again
-    looked: Any  # the matvecs when it did; 0 before
-    again: Any  # whether it does now
-    matvecs: Any
-    cycles: Any
-    draws: Any  # random directions used
-    done: Any
-    finite: Any
-    excess: Any  # the largest residual of a wanted pair, in those that are asked for
-    ahead: Any  # how many steps it will take to reach that, if the residual falls as it did
+    looks_early = True
 
-    @property
-    def iterations(self) -> Any:
-        """The steps so far: each makes one product."""
-        return self.matvecs
+    def grow(self, s: KrylovState) -> KrylovState:
+        xp = self.xp
+        if s.V.ndim == 2 and s.U is None and not xp.is_functional and xp.peek(s.size) is not None:
+            return self._grow_alone(s)
+        return super().grow(s)
+
+    def step(self, s: KrylovState) -> KrylovState:
+        xp, j = self.xp, s.j
+        ops = Columns(xp, s.V.dtype, axis=-1)
+        w, alpha, size = self._recur(ops, s, j, s.beta, s.size)
+        random = fresh(xp, self.noise, s.draws + j)
+        _, beta, v, U = extend(xp, s.V, s.U, w, j + 1, size, random)
+        H = put(xp, s.H, (..., j, j), xp.astype(alpha, s.H.dtype))
+        return self.add(s, v, beta, size, U=U, H=H)
+
+    def _recur(
+        self, ops: Any, s: KrylovState, j: Any, beta: Any, size: Any
+    ) -> tuple[Array, Any, Any]:
+        """The three-term recurrence, A v_j = sum_i T_ij v_i + w, where T_ij is known for i < j.
+
+        Returns w, T_jj, and the size of A as seen so far.
+        """
+        xp, V, T = ops.xp, s.V, s.H
+        v = V[..., j, :]
+        w = self.multiply(v[..., None])[..., 0]
+        size = ops.larger(size, ops.norm(w))
+        # the arrow has neighbours everywhere, what follows it only one
+        if xp.is_functional or j == s.kept:
+            known = self.ask.m if xp.is_functional else j
+            w = w - expand(xp, xp.conj(T[..., j, :known]), V[..., :known, :])
+        else:
+            w = w - ops.scaled(beta, V[..., j - 1, :])  # w = A v_j - β v_j-1
+        alpha = ops.dot(v, w)  # α = v_j^H w
+        return ops.axpy(-alpha, v, w), alpha, size  # w = w - α v_j
+
+    def _grow_alone(self, s: KrylovState) -> KrylovState:
+        """Fill the basis with vectors whose numbers can be seen: they are Python's, and vectors are
+        orthogonalised when due.
+
+        A pass over the basis, which is most of the time of a step where products are cheap, is made
+        only when an inner product has grown to eps^(3/4), or to a small part of the tolerance; and
+        then for two vectors in turn, or the one before would spoil the next.
+        """
+        xp, V, T, j, due, stop = self.xp, s.V, s.H, s.j, s.due, self.stop(s)
+        ops = Single(xp, V.dtype)
+        size, beta, eps = float(s.size), float(s.beta), ops.eps
+        drift, allowed = Drift(xp.to_numpy(T[:-1]), eps), min(eps**SLACK, SHARE * self.ask.tol)
+        while j < stop and math.isfinite(size):
+            w, alpha, size = self._recur(ops, s, j, beta, size)
+            length = ops.norm(w)
+            is_small = length <= SMALL * eps * size
+            # A run that looks again has dropped the residuals of what it keeps, of which the
+            # recurrence knows nothing.
+            is_due = due > 0 or s.looked or is_small
+            if is_due or not drift.after(j, alpha, beta, length, size) < allowed:
+                w = fresh(xp, self.noise, s.draws + j) if is_small else w
+                w = orthogonalise(xp, V[: j + 1], w)[0]
+                length = ops.norm(w)
+                drift.clear()
+                due = due - 1 if due else 1
+            V[j + 1] = w * ops.ratio(1.0, length)
+            del w  # a vector less while the next is made
+            beta = 0.0 if is_small else length
+            T[j, j], T[j + 1, j] = alpha, beta
+            drift.step(j, alpha, beta)
+            j += 1
+        device = xp.device_of(V)
+        beta, size = (xp.asarray(x, dtype=s.size.dtype, device=device) for x in (beta, size))
+        # What is known of the inner products is not kept between two calls: the first two vectors
+        # of the next are orthogonalised.
+        steps = s.iterations + j - s.j
+        return s._replace(beta=beta, size=size, due=2, j=j, iterations=steps)
+
+    def solve(self, H: Array) -> tuple[Array, Array]:
+        """T Y = Y diag(values), T known by its lower triangle"""
+        xp, lower = self.xp, self.xp.tril(H, -1)
+        diagonal = xp.astype(xp.real(xp.diagonal(H)), H.dtype)
+        return xp.eigh(xp.make_diagonal(diagonal) + lower + adjoint(xp, lower))
 
 
-def lanczos(
-    xp: Any,
-    multiply: LinearMap,
-    start: Array,
-    noise: Array,
-    k: int,
-    which: str,
-    *,
-    m: int,
-    tol: float,
-    max_iters: Any,
-    patience: Any = math.inf,
-    shift: float = 0.0,
-    householder: bool = False,
-    again: bool = True,
-    relative: bool = False,
-    watch: Callable[[LanczosState], Any] | None = None,
-) -> Pairs:
-    """The k eigenpairs of self-adjoint A that `which` names.
-
-    Parameters
-    ----------
-    xp : module
-        The backend.
-    multiply : callable
-        A X for X of shape (*lanes, n, 1).
-    start, noise : arrays, (*lanes, n)
-        Where to begin, and random numbers from which further directions are taken.
-    k, which, m
-        How many, which, and the size of the basis, k < m <= n or k = m = n.
-    tol : float
-        Of the residual relative to the norm of A.
-    max_iters : int
-        The most steps, each of which makes one product.
-    patience : int
-        The steps after which the run ends as soon as the basis is full.
-    shift : float
-        The number from which "SM" and "LM" take distances.
-    householder : bool
-        Whether to orthogonalise by reflections.
-    again : bool
-        Whether to look again for members of repeated eigenvalues.
-    relative : bool
-        Whether each residual is held against its own eigenvalue instead of the norm of A, as an
-        inverse needs it.
-    watch : callable, optional
-        Called after each cycle with the state; stops the run if it returns True. Not under tracing.
-    """
-    # the basis spans everything: one cycle finds all there is
-    is_whole = m >= start.shape[-1] or k == 0
-
-    def score(values: Array) -> Array:
-        return wanted(xp, values, which, shift)
-
-    def cycle(s: LanczosState) -> LanczosState:
-        begun = s.j
-        s = _grown(xp, multiply, noise, s, _stop(xp, s, m, max_iters), m, tol)
-        s = _projected(xp, s, k, score, m, tol, relative, begun)
-        converged = plain(xp, xp.all(s.converged[..., :k]))
-        s = s._replace(done=converged) if is_whole or not again else judged(s, converged)
-        is_due = (s.j >= m) | s.done | s.again | (s.matvecs >= max_iters)
-        return xp.cond(is_due, lambda s: _restarted(xp, noise, s, k, m), lambda s: s, s)
-
-    def judged(s: LanczosState, converged: Any) -> LanczosState:
-        values, scores = s.values[..., :k], score(s.values)
-        far = scores[..., k] - scores[..., k - 1] > s.residual[..., k]
-        same = xp.abs(values - s.found) <= tol * s.size[..., None]
-        return judge(xp, s, converged, xp.logical_or(s.converged[..., k], far), same, values)
-
-    def going(s: LanczosState) -> Any:
-        left = (s.matvecs < max_iters) & (s.matvecs < patience) & (not is_whole or s.cycles == 0)
-        return (s.done ^ True) & s.finite & left
-
-    s, stopped = run_cycles(xp, going, cycle, _initial(xp, start, k, m, householder), watch)
+def lanczos(xp: Any, *parameters: Any, **options: Any) -> Pairs:
+    """The k eigenpairs of self-adjoint A that `which` names; see `Restarted` for the parameters."""
+    run = LanczosRun(xp, *parameters, **options)
+    s, stopped = run.run()
+    k = run.ask.k
     # so that the basis can go
     return pairs_of(s, s.values[..., :k], xp.copy(s.V[..., :k, :]), stopped)
 
 
-# ----------------------------------------------------------------------------- the parts of a cycle
-
-
-def _initial(xp: Any, start: Array, k: int, m: int, householder: bool) -> LanczosState:
-    lanes, n, device = start.shape[:-1], start.shape[-1], xp.device_of(start)
-    real = xp.real_dtype(start.dtype)
-    V = xp.zeros((*lanes, m + 1, n), dtype=start.dtype, device=device)
-    V = put(xp, V, (..., 0, slice(None)), start / xp.vector_norm(start, axis=-1)[..., None])
-    T = xp.zeros((*lanes, m, m), dtype=start.dtype, device=device)
-    zero = xp.zeros(lanes, dtype=real, device=device)
-    values = xp.zeros((*lanes, m), dtype=real, device=device)
-    return LanczosState(
-        V=V,
-        U=reflectors(xp, V, 1) if householder else None,
-        T=T,
-        beta=zero,
-        size=zero,
-        due=count_of(xp, 1),
-        kept=count_of(xp, 0),
-        values=values,
-        Y=T,
-        residual=values,
-        converged=values > 0,
-        found=values[..., :k],
-        excess=math.inf if not xp.is_functional else xp.max(zero) + math.inf,
-        ahead=count_of(xp, m),
-        **counts(xp),
-    )
-
-
-def _stop(xp: Any, s: LanczosState, m: int, max_iters: Any) -> Any:
-    """Where to look at the pairs next: when the basis is full, or before that when they may have
-    converged or no step is left."""
-    ahead, left = pick(xp, s.looked > 0, LOOK, s.ahead), max_iters - s.matvecs
-    return smaller(xp, s.j + smaller(xp, ahead, left), m)
-
-
-def _grown(
-    xp: Any,
-    multiply: LinearMap,
-    noise: Array,
-    s: LanczosState,
-    stop: Any,
-    m: int,
-    tol: float,
-) -> LanczosState:
-    """The state with the basis filled to `stop`, or as far as numbers are finite."""
-    if s.V.ndim == 2 and s.U is None and not xp.is_functional and xp.peek(s.size) is not None:
-        return _grown_alone(xp, multiply, noise, s, stop, m, tol)
-    return fill(xp, lambda s: _step(xp, multiply, noise, s, m), s, stop)
-
-
-def _recur(
-    ops: Any, multiply: Any, s: LanczosState, j: Any, beta: Any, size: Any, m: int
-) -> tuple[Array, Any, Any, Any, Any]:
-    """The three-term recurrence, A v_j = sum_i T_ij v_i + w, where T_ij is known for i < j.
-
-    Returns w, T_jj, |w|, the size of A as seen so far, and whether w is zero beside that.
-    """
-    xp, V, T = ops.xp, s.V, s.T
-    v = V[..., j, :]
-    w = multiply(v[..., None])[..., 0]
-    size = ops.larger(size, ops.norm(w))
-    if xp.is_functional:
-        w = w - expand(xp, xp.conj(T[..., j, :]), V[..., :m, :])
-    elif j == s.kept:  # the arrow has neighbours everywhere, what follows it only the one before
-        w = w - expand(xp, xp.conj(T[..., j, :j]), V[..., :j, :]) if j else xp.copy(w)
-    else:
-        w = w - ops.scaled(beta, V[..., j - 1, :])  # w = A v_j - β v_j-1
-    alpha = ops.dot(v, w)  # α = v_j^H w
-    w = ops.axpy(-alpha, v, w)  # w = w - α v_j
-    length = ops.norm(w)
-    return w, alpha, length, size, length <= SMALL * ops.eps * size
-
-
-def _step(xp: Any, multiply: LinearMap, noise: Array, s: LanczosState, m: int) -> LanczosState:
-    """One more vector, in all lanes."""
-    ops, j = Columns(xp, s.V.dtype, axis=-1), s.j
-    w, alpha, _, size, small = _recur(ops, multiply, s, j, s.beta, s.size, m)
-    if may_be_set(xp, small):
-        w = xp.where(small[..., None], fresh(xp, noise, s.draws + j), w)
-    v, beta, U = direction(xp, s.V, s.U, w, j + 1)
-    beta = xp.where(small, 0 * beta, beta)
-    V = put(xp, s.V, (..., j + 1, slice(None)), v)
-    T = put(xp, s.T, (..., j, j), xp.astype(alpha, s.T.dtype))
-    if xp.is_functional or j + 1 < m:  # JAX drops what is put outside
-        T = put(xp, T, (..., j + 1, j), xp.astype(beta, T.dtype))
-    return s._replace(V=V, U=U, T=T, beta=beta, size=size, j=j + 1, matvecs=s.matvecs + 1)
-
-
-def _grown_alone(
-    xp: Any,
-    multiply: LinearMap,
-    noise: Array,
-    s: LanczosState,
-    stop: Any,
-    m: int,
-    tol: float,
-) -> LanczosState:
-    """`_grown` for one vector whose numbers can be seen: they are Python's, and vectors are
-    orthogonalised when due.
-
-    A pass over the basis, which is most of the time of a step where products are cheap, is made
-    only when an inner product has grown to eps^(3/4), or to a small part of the tolerance; and then
-    for two vectors in turn, or the one before would spoil the next.
-    """
-    ops, V, T, j, due = Single(xp, s.V.dtype), s.V, s.T, s.j, s.due
-    size, beta, eps = float(s.size), float(s.beta), ops.eps
-    drift, allowed = Drift(xp.to_numpy(T), eps), min(eps**SLACK, SHARE * tol)
-    while j < stop and math.isfinite(size):
-        w, alpha, length, size, small = _recur(ops, multiply, s, j, beta, size, m)
-        # A run that looks again has dropped the residuals of what it keeps, of which the recurrence
-        # knows nothing.
-        if due > 0 or s.looked or small or not drift.after(j, alpha, beta, length, size) < allowed:
-            w = orthogonalise(xp, V[: j + 1], fresh(xp, noise, s.draws + j) if small else w)[0]
-            length = ops.norm(w)
-            drift.clear()
-            due = due - 1 if due else 1
-        V[j + 1] = w * ops.ratio(1.0, length)
-        del w  # a vector less while the next is made
-        beta = 0.0 if small else length
-        T[j, j] = alpha
-        if j + 1 < m:
-            T[j + 1, j] = beta
-        drift.step(j, alpha, beta)
-        j += 1
-    device = xp.device_of(V)
-    beta, size = (xp.asarray(x, dtype=s.size.dtype, device=device) for x in (beta, size))
-    # What is known of the inner products is not kept between two calls: the first two vectors of
-    # the next are orthogonalised.
-    return s._replace(beta=beta, size=size, due=2, j=j, matvecs=s.matvecs + j - s.j)
+def ritz_values(
+    xp: Any, multiply: LinearMap, start: Array, noise: Array, steps: int
+) -> tuple[Array, Array, Array]:
+    """The Ritz values of some steps, falling, their residuals, and the largest product that was
+    seen: the largest sum of a value and its residual bounds the spectrum, as a rule (Zhou and Li
+    2011)."""
+    options: dict[str, Any] = {"m": steps, "tol": 0.0, "max_iters": steps}
+    run = LanczosRun(xp, multiply, start, noise, 1, "LA", **options)
+    s = run.project(xp.fori_loop(steps, lambda _, s: run.step(s), run.initial()))
+    return s.values, s.residual, s.size
 
 
 class Drift:
@@ -392,84 +226,3 @@ class Drift:
         self.T[j, j] = alpha
         if j + 1 < len(self.T):
             self.T[j + 1, j] = self.T[j, j + 1] = beta
-
-
-def _projected(
-    xp: Any, s: LanczosState, k: int, scores: Score, m: int, tol: float, relative: bool, begun: Any
-) -> LanczosState:
-    """Rayleigh and Ritz: T Y = Y diag(values), and |A V y - theta V y| = beta |y_m|."""
-    inside = xp.arange(m, device=xp.device_of(s.T)) < s.j
-    lower = xp.where(inside[:, None], xp.tril(s.T, -1), 0 * s.T)
-    # outside, what is no eigenvalue of A
-    diagonal = xp.where(inside, xp.real(xp.diagonal(s.T)), 3 * s.size[..., None] + 1)
-    values, Y = xp.eigh(
-        xp.make_diagonal(xp.astype(diagonal, s.T.dtype))
-        + lower
-        + xp.conj(xp.matrix_transpose(lower))
-    )
-    score = xp.where(values > 2 * s.size[..., None] + 0.5, math.inf, scores(values))
-    order = xp.argsort(score, axis=-1, stable=True)
-    values = xp.take_along_axis(values, order, axis=-1)
-    Y = xp.take_along_axis(Y, xp.broadcast_to(order[..., None, :], Y.shape), axis=-1)
-    residual = s.beta[..., None] * xp.abs(Y[..., s.j - 1, :])
-    size = xp.maximum(s.size, xp.max(xp.where(inside, xp.abs(values), 0 * values), axis=-1))
-    eps = xp.eps(s.V.dtype)
-    against = (
-        xp.maximum(xp.abs(values), eps ** (2 / 3) * size[..., None])
-        if relative
-        else size[..., None]
-    )
-    target = SAFETY * max(tol, 2 * eps) * against + 0 * residual
-    converged = residual <= target
-    finite = plain(xp, xp.all(xp.isfinite(s.size)))
-    excess = plain(
-        xp, xp.max(residual[..., :k] / xp.where(target[..., :k] == 0, 1, target[..., :k]))
-    )
-    ahead = steps_ahead(xp, s.excess, excess, s.j - begun, m)
-    # The size that is kept is that of products alone: Ritz values of an A that is not self-adjoint
-    # may be anything.
-    return s._replace(
-        values=values,
-        Y=Y,
-        residual=residual,
-        converged=converged,
-        cycles=s.cycles + 1,
-        finite=finite,
-        excess=excess,
-        ahead=ahead,
-    )
-
-
-def steps_ahead(xp: Any, before: Any, now: Any, steps: Any, m: int) -> Any:
-    """How many steps a residual needs to fall to 1, by how it fell from `before` to `now` in these
-    `steps`; m where that is more."""
-    if not xp.is_functional:
-        if not 1 < now < before < math.inf:
-            return m
-        return min(m, max(FEWEST, math.ceil(steps * math.log(now) / math.log(before / now))))
-    falls = (now > 1) & (now < before) & xp.isfinite(before)
-    rate = xp.log(xp.where(falls, before / now, 2.0))
-    needed = xp.minimum(steps * xp.log(xp.where(falls, now, 2.0)) / rate, m)
-    return xp.where(falls, xp.maximum(1 + xp.astype(needed, xp.asarray(m).dtype), FEWEST), m)
-
-
-def _restarted(xp: Any, noise: Array, s: LanczosState, k: int, m: int) -> LanczosState:
-    """The best p Ritz vectors, and behind them the last vector of the basis; or the k wanted ones
-    and a random vector."""
-    j, p = s.j, count_kept(xp, s, k, m)
-    V = rotate(xp, s.V, s.Y, p, j)
-    kept = xp.arange(m, device=xp.device_of(V)) < p
-    T = xp.make_diagonal(xp.astype(xp.where(kept, s.values, 0 * s.values), V.dtype))
-    arrow = s.beta[..., None] * s.Y[..., j - 1, :]
-    if xp.is_functional or p < m:
-        T = put(
-            xp,
-            T,
-            (..., p, slice(None)),
-            xp.where(kept, pick(xp, s.again, 0 * arrow, arrow), 0 * arrow),
-        )
-    if not xp.is_functional and not s.again:
-        V = put(xp, V, (..., p, slice(None)), direction(xp, V, None, V[..., p, :], p)[0])
-    V = with_random_row(xp, V, noise, s, p)
-    U = s.U if s.U is None else reflectors(xp, V, p + 1)
-    return s._replace(V=V, U=U, T=T, j=p, kept=p, draws=s.draws + m)

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from ..backends import Array
+from ..backends import Array, hermitian, inner_products, positive_or_one
 from ..properties import SELF_ADJOINT
 from .base import Spectral
-from .basis import SAFETY, Pairs, count_of, fresh, pairs_of, plain, run_cycles
+from .basis import SAFETY, Pairs, all_finite, count_of, every, fresh, pairs_of, run_cycles
 from .vectors import LinearMap
 
 ROUNDING = 100  # roundings up to which what is left of a unit vector counts as zero
@@ -119,85 +119,61 @@ def lobpcg(
 
     def step(s: LOBPCGState) -> LOBPCGState:
         W = s.AX - s.X * s.values[..., None, :]
-        converged = s.residual <= SAFETY * max(tol, FLOOR * xp.eps(start.dtype)) * s.size[..., None]
-        W = xp.where(converged[..., None, :], 0 * W, W)
+        W = xp.where((s.residual <= target(s.size))[..., None, :], 0, W)
         W = W if precondition is None else precondition(W)
         W = orthonormal(xp, W, xp.concat([s.X, s.P], axis=-1))
         S = xp.concat([s.X, W, s.P], axis=-1)
-        AW = times(W)
-        C, values = _best(xp, S, xp.concat([s.AX, AW, s.AP], axis=-1), s.size, block)
-        D = _directions(xp, C, block)
-        AS = xp.concat([s.AX, AW, s.AP], axis=-1)
-        X, AX, P, AP = (xp.matmul(B, c) for B, c in ((S, C), (AS, C), (S, D), (AS, D)))
-        state = s._replace(
+        AS = xp.concat([s.AX, times(W), s.AP], axis=-1)
+        C, values = _best(xp, S, AS, s.size, block)
+        # The part of the step from outside X, orthonormal and orthogonal to the new X.
+        D = orthonormal(xp, xp.concat([0 * C[..., :block, :], C[..., block:, :]], axis=-2), C)
+        X, AX, P, AP = (xp.matmul(B, c) for c in (C, D) for B in (S, AS))
+        return judged(X, AX, P, AP, values, s.size, s.iterations + 1)
+
+    def target(size: Array) -> Array:
+        return SAFETY * max(tol, FLOOR * xp.eps(start.dtype)) * size[..., None]
+
+    def judged(
+        X: Array, AX: Array, P: Array, AP: Array, values: Array, size: Array, iterations: Any
+    ) -> LOBPCGState:
+        residual = xp.vector_norm(AX - X * values[..., None, :], axis=-2)
+        size = xp.maximum(size, xp.max(xp.vector_norm(AX, axis=-2), axis=-1))
+        return LOBPCGState(
             X=X,
             AX=AX,
             P=P,
             AP=AP,
             values=values,
-            matvecs=s.matvecs + block,
-            iterations=s.iterations + 1,
+            residual=residual,
+            size=size,
+            V=xp.matrix_transpose(X),
+            matvecs=iterations * block,
+            iterations=iterations,
+            done=every(xp, residual[..., :k] <= target(size)),
+            finite=all_finite(xp, size),
         )
-        return _judged(xp, state, k, tol)
 
     def going(s: LOBPCGState) -> Any:
         return (s.done ^ True) & s.finite & (s.iterations < max_iters)
 
-    state = _judged(xp, _initial(xp, times, start, noise, block), k, tol)
+    X = xp.qr(xp.stack([start, *(fresh(xp, noise, i) for i in range(block - 1))], axis=-1))[0]
+    AX = times(X)
+    values, C = xp.eigh(hermitian(xp, inner_products(xp, X, AX)))
+    X, AX, zero = xp.matmul(X, C), xp.matmul(AX, C), 0 * X
+    state = judged(X, AX, zero, zero, values, 0 * values[..., 0], count_of(xp, 1))
     state, stopped = run_cycles(xp, going, step, state, watch)
     vectors = xp.matrix_transpose(state.X)[..., :k, :]
     return pairs_of(state, sign * state.values[..., :k], vectors, stopped)
 
 
-def _initial(xp: Any, times: LinearMap, start: Array, noise: Array, block: int) -> LOBPCGState:
-    vectors = xp.stack([start, *(fresh(xp, noise, i) for i in range(block - 1))], axis=-1)
-    X = xp.qr(vectors)[0]
-    AX = times(X)
-    values, C = xp.eigh(_symmetric(xp, xp.matmul(_adjoint(xp, X), AX)))
-    X, AX = xp.matmul(X, C), xp.matmul(AX, C)
-    size = xp.max(xp.vector_norm(AX, axis=-2), axis=-1)
-    return LOBPCGState(
-        X=X,
-        AX=AX,
-        P=0 * X,
-        AP=0 * X,
-        values=values,
-        residual=values,
-        size=size,
-        V=xp.matrix_transpose(X),
-        matvecs=count_of(xp, block),
-        iterations=count_of(xp, 1),
-        done=count_of(xp, False),
-        finite=count_of(xp, True),
-    )
-
-
-def _judged(xp: Any, s: LOBPCGState, k: int, tol: float) -> LOBPCGState:
-    residual = xp.vector_norm(s.AX - s.X * s.values[..., None, :], axis=-2)
-    size = xp.maximum(s.size, xp.max(xp.vector_norm(s.AX, axis=-2), axis=-1))
-    target = SAFETY * max(tol, FLOOR * xp.eps(s.X.dtype)) * size
-    done = plain(xp, xp.all(residual[..., :k] <= target[..., None]))
-    finite = plain(xp, xp.all(xp.isfinite(size)))
-    return s._replace(
-        residual=residual, size=size, done=done, finite=finite, V=xp.matrix_transpose(s.X)
-    )
-
-
 def _best(xp: Any, S: Array, AS: Array, size: Array, block: int) -> tuple[Array, Array]:
     """Rayleigh and Ritz in an orthonormal basis, of which columns that were dropped are zero: the
     smallest values, and their vectors."""
-    T = _symmetric(xp, xp.matmul(_adjoint(xp, S), AS))
+    T = hermitian(xp, inner_products(xp, S, AS))
     there = xp.vector_norm(S, axis=-2) > 0.5
     far = xp.where(there, 0 * size[..., None], HUGE * size[..., None] + 1)
     values, C = xp.eigh(T + xp.make_diagonal(xp.astype(far, T.dtype)))
     return C[..., :block], values[..., :block]
-
-
-def _directions(xp: Any, C: Array, block: int) -> Array:
-    """The part of the step from outside X, orthonormal and orthogonal to the new X, in the
-    basis."""
-    outside = xp.concat([0 * C[..., :block, :], C[..., block:, :]], axis=-2)
-    return orthonormal(xp, outside, C)
 
 
 def orthonormal(xp: Any, W: Array, Q: Array) -> Array:
@@ -205,37 +181,26 @@ def orthonormal(xp: Any, W: Array, Q: Array) -> Array:
     rounding errors."""
     for _ in range(2):
         W = _scaled(xp, W)
-        W = W - xp.matmul(Q, xp.matmul(_adjoint(xp, Q), W))
+        W = W - xp.matmul(Q, inner_products(xp, Q, W))
         # What is left of a unit vector in span Q is rounding, and no direction: where Q spans the
         # space nothing else is there.
-        W = xp.where(
-            (xp.vector_norm(W, axis=-2) > ROUNDING * xp.eps(W.dtype))[..., None, :], W, 0 * W
-        )
+        is_left = xp.vector_norm(W, axis=-2, keepdims=True) > ROUNDING * xp.eps(W.dtype)
+        W = xp.where(is_left, W, 0)
         W = _whitened(xp, W)
     return _whitened(xp, W)
 
 
 def _scaled(xp: Any, W: Array) -> Array:
     """Columns of norm 1, or zero."""
-    length = xp.vector_norm(W, axis=-2)
-    scale = xp.where(length > 0, 1 / xp.where(length > 0, length, 1), 0 * length)
-    return W * scale[..., None, :]
+    length = xp.vector_norm(W, axis=-2, keepdims=True)
+    return W / positive_or_one(xp, length)
 
 
 def _whitened(xp: Any, W: Array) -> Array:
     """W (W^H W)^(-1/2), the columns scaled first, and directions below rounding left out (SVQB)."""
     W = _scaled(xp, W)
-    values, U = xp.eigh(_symmetric(xp, xp.matmul(_adjoint(xp, W), W)))
-    kept = values > 10 * W.shape[-1] * xp.eps(W.dtype) * xp.maximum(
-        values[..., -1:], 0 * values[..., -1:] + 1e-30
-    )
+    values, U = xp.eigh(hermitian(xp, inner_products(xp, W, W)))
+    largest = values[..., -1:]
+    kept = values > 10 * W.shape[-1] * xp.eps(W.dtype) * xp.maximum(largest, 0 * largest + 1e-30)
     factor = xp.where(kept, 1 / xp.sqrt(xp.where(kept, values, 1)), 0 * values)
     return xp.matmul(W, U * factor[..., None, :])
-
-
-def _adjoint(xp: Any, X: Array) -> Array:
-    return xp.conj(xp.matrix_transpose(X))
-
-
-def _symmetric(xp: Any, T: Array) -> Array:
-    return 0.5 * (T + _adjoint(xp, T))

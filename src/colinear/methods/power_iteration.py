@@ -10,9 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..backends import Array
+from ..backends import Array, without_zeros
 from .base import Spectral
-from .basis import SAFETY, Pairs, count_of, norm, pairs_of, pick, plain, run_cycles
+from .basis import (
+    SAFETY,
+    Pairs,
+    all_finite,
+    count_of,
+    every,
+    norm,
+    pairs_of,
+    pick,
+    run_cycles,
+)
 from .vectors import LinearMap
 
 
@@ -72,17 +82,17 @@ def power_iteration(
     """The eigenpair of largest magnitude, from `start` (*batch, n)."""
 
     def step(s: PowerState) -> PowerState:
-        w = multiply(s.V[..., 0, :][..., None])[..., 0]
-        value = xp.vecdot(s.V[..., 0, :], w)[..., None]
-        residual = norm(xp, w - value * s.V[..., 0, :])[..., None]
+        v = s.V[..., 0, :]
+        w = multiply(v[..., None])[..., 0]
+        value = xp.vecdot(v, w)[..., None]
+        residual = norm(xp, w - value * v)[..., None]
         length = norm(xp, w)
         size = xp.maximum(s.size, length)
-        done = plain(
-            xp, xp.all(residual <= SAFETY * max(tol, 2 * xp.eps(w.dtype)) * size[..., None])
-        )
+        target = SAFETY * max(tol, 2 * xp.eps(w.dtype)) * size[..., None]
+        done = every(xp, residual <= target)
         # The vector that was judged is kept when it is good enough.
-        following = w / xp.where(length == 0, 1, length)[..., None]
-        V = s.V if done is True else pick(xp, done, s.V, following[..., None, :])
+        following = w / without_zeros(xp, length)[..., None]
+        V = pick(xp, done, s.V, following[..., None, :])
         return PowerState(
             V=V,
             values=value,
@@ -90,7 +100,7 @@ def power_iteration(
             size=size,
             matvecs=s.matvecs + 1,
             done=done,
-            finite=plain(xp, xp.all(xp.isfinite(size))),
+            finite=all_finite(xp, size),
         )
 
     def going(s: PowerState) -> Any:

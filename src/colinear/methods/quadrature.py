@@ -30,14 +30,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..backends import Array
+from ..backends import Array, get, places_like, positive_or_one, zeros_like
 from ..properties import POSITIVE_SEMIDEFINITE
 from ..status import Status
 from . import cg
 from .base import check_integer
 from .basis import count_of, pick, put
 from .loop import NO_MONITOR, Loop
-from .sampling import Stochastic, heard, no_failure
+from .sampling import Stochastic, heard
 from .vectors import (
     RUNNING,
     STAGNATION,
@@ -152,7 +152,7 @@ def start(xp: Any, R: Array, precondition: LinearMap | None) -> tuple[Runs, Arra
     """Runs from the columns r of R, and r^H M r."""
     P = R if precondition is None else precondition(R)
     length = xp.real(xp.vecdot(R, P, axis=-2))
-    scale = xp.astype(1 / xp.sqrt(xp.where(length > 0, length, 1)), R.dtype)[..., None, :]
+    scale = xp.astype(1 / xp.sqrt(positive_or_one(xp, length)), R.dtype)[..., None, :]
     zero = 0 * length
     U = R * scale
     return Runs(
@@ -162,7 +162,7 @@ def start(xp: Any, R: Array, precondition: LinearMap | None) -> tuple[Runs, Arra
         beta=zero,
         size=zero,
         alive=length > 0,
-        status=no_failure(xp),
+        status=count_of(xp, 0),
     ), length
 
 
@@ -175,8 +175,7 @@ def advance(
 ) -> tuple[Runs, Array, Array]:
     """So many steps more: the runs, and the coefficients α and β, (steps, *batch, k), of each.
     Those of a run that has ended are zero."""
-    shape = (steps, *runs.beta.shape)
-    empty = xp.zeros(shape, dtype=runs.beta.dtype, device=xp.device_of(runs.beta))
+    empty = zeros_like(xp, runs.beta, (steps, *runs.beta.shape))
 
     def body(i: Any, found: Any) -> Any:
         s, alphas, betas = found
@@ -193,12 +192,12 @@ def combined(xp: Any, multiply: LinearMap, R: Array, weights: Array) -> Array:
 
     def body(i: Any, found: Any) -> Any:
         s, total = found
-        total = total + _as(xp, weights[i], R)[..., None, :] * s.U
+        total = total + _beside(xp, weights[i], R) * s.U
         return step(xp, multiply, None, s)[0], total
 
     (last, total) = xp.fori_loop(weights.shape[0] - 1, body, (runs, 0 * R))
-    total = total + _as(xp, weights[-1], R)[..., None, :] * last.U  # which needs no further product
-    return total * _as(xp, xp.sqrt(length), R)[..., None, :]
+    total = total + _beside(xp, weights[-1], R) * last.U  # which needs no further product
+    return total * _beside(xp, xp.sqrt(length), R)
 
 
 def step(xp: Any, multiply: Any, precondition: Any, s: Runs) -> tuple[Runs, Array]:
@@ -208,18 +207,18 @@ def step(xp: Any, multiply: Any, precondition: Any, s: Runs) -> tuple[Runs, Arra
     W, status = heard(xp, multiply, P, s.status)
     alpha = xp.real(xp.column_dot(P, W))
     if xp.is_traced(W):  # torch.func.vmap writes nothing in place
-        W = W - s.U * _as(xp, alpha, W)[..., None, :] - s.before * _as(xp, s.beta, W)[..., None, :]
+        W = W - s.U * _beside(xp, alpha, W) - s.before * _beside(xp, s.beta, W)
     else:
-        W = xp.three_term(W, _as(xp, alpha, W), s.U, _as(xp, s.beta, W), s.before)
+        W = xp.three_term(W, xp.astype(alpha, W.dtype), s.U, xp.astype(s.beta, W.dtype), s.before)
     V = W if precondition is None else precondition(W)
     square = xp.real(xp.column_dot(W, V))
-    beta = xp.sqrt(xp.where(square > 0, square, 0 * square))
+    beta = xp.sqrt(xp.where(square > 0, square, 0))
     size = xp.maximum(s.size, xp.abs(alpha) + beta)
     # Not finite stays so: the run goes on, and is seen.
     alive = xp.logical_and(s.alive, xp.logical_not(beta <= SMALL * xp.eps(W.dtype) * size))
-    alpha = xp.where(s.alive, alpha, 0 * alpha)
-    beta = xp.where(alive, beta, 0 * beta)
-    scale = _as(xp, xp.where(alive, 1 / xp.where(alive, beta, 1), 0), W)[..., None, :]
+    alpha = xp.where(s.alive, alpha, 0)
+    beta = xp.where(alive, beta, 0)
+    scale = _beside(xp, xp.where(alive, 1 / xp.where(alive, beta, 1), 0), W)
     U = times(xp, W, scale)
     return Runs(
         U=U,
@@ -240,8 +239,9 @@ def times(xp: Any, W: Array, scale: Array) -> Array:
     return W
 
 
-def _as(xp: Any, x: Array, like: Array) -> Array:
-    return xp.astype(x, like.dtype)
+def _beside(xp: Any, x: Array, like: Array) -> Array:
+    """Numbers of the runs as factors of their vectors."""
+    return xp.astype(x, like.dtype)[..., None, :]
 
 
 def with_node(xp: Any, alpha: Any, beta: Any, node: float) -> tuple[Any, Any]:
@@ -263,8 +263,7 @@ def nodes_and_weights(alpha: Any, beta: Any) -> tuple[Any, Any]:
     runs)."""
     j, runs = alpha.shape
     if j <= DENSE:
-        nodes, vectors = np.linalg.eigh(_matrices(alpha, beta))
-        return nodes, vectors[:, 0, :] ** 2
+        return traced_nodes_and_weights(get("numpy"), alpha, beta)
     from scipy.linalg import eigh_tridiagonal
 
     nodes, weights = np.empty((runs, j)), np.empty((runs, j))
@@ -277,24 +276,12 @@ def nodes_and_weights(alpha: Any, beta: Any) -> tuple[Any, Any]:
 def first_column(alpha: Any, beta: Any, of: Any) -> Any:
     """f(T) e_1 for each run, (j, runs), on the host; `of(nodes)` gives f of an array of nodes,
     (runs, j)."""
-    T = _matrices(alpha, beta)
-    nodes, vectors = np.linalg.eigh(T)
-    return np.einsum("rji,ri,ri->jr", vectors, of(nodes), vectors[:, 0, :])
-
-
-def _matrices(alpha: Any, beta: Any) -> Any:
-    """T of each run, (runs, j, j), its lower half."""
-    j, runs = alpha.shape
-    T = np.zeros((runs, j, j))
-    at = np.arange(j)
-    T[:, at, at] = alpha.T
-    T[:, at[1:], at[:-1]] = beta[: j - 1].T
-    return T
+    return traced_first_column(get("numpy"), alpha, beta, of)
 
 
 def traced_first_column(xp: Any, alpha: Array, beta: Array, of: Any, after: Any = None) -> Array:
     """The same inside a traced program, (m, *lanes)."""
-    nodes, vectors = _traced_eigh(xp, _waiting(xp, alpha, after), beta)
+    nodes, vectors = _eigenpairs(xp, alpha, beta, after)
     return xp.moveaxis(
         xp.sum(vectors * (of(nodes) * vectors[..., 0, :])[..., None, :], axis=-1), -1, 0
     )
@@ -304,7 +291,7 @@ def relative_tail(xp: Any, column: Any) -> Any:
     """How small the last two numbers of f(T) e_1 are beside all of them, for each run: the run is
     long enough if they are."""
     size = xp.sum(xp.abs(column) ** 2, axis=0)
-    return xp.sqrt(xp.sum(xp.abs(column[-2:]) ** 2, axis=0) / xp.where(size > 0, size, 1))
+    return xp.sqrt(xp.sum(xp.abs(column[-2:]) ** 2, axis=0) / positive_or_one(xp, size))
 
 
 def traced_nodes_and_weights(
@@ -314,25 +301,21 @@ def traced_nodes_and_weights(
 
     `after`: other nodes of the same program, which are computed first.
     """
-    nodes, vectors = _traced_eigh(xp, _waiting(xp, alpha, after), beta)
+    nodes, vectors = _eigenpairs(xp, alpha, beta, after)
     return nodes, vectors[..., 0, :] ** 2
 
 
-def _waiting(xp: Any, alpha: Array, after: Any) -> Array:
-    """alpha, which is not known before `after` is.
+def _eigenpairs(xp: Any, alpha: Array, beta: Array, after: Any) -> tuple[Array, Array]:
+    """Those of the matrices T, which are not known before `after` is.
 
     jaxlib computes the eigenpairs of a batch with threads of a pool and waits for them in another
     of these threads. Two batches at once on two cores wait for each other for ever.
     """
-    if after is None or not xp.is_functional:
-        return alpha
-    size = xp.sum(after)
-    return alpha + 0 * xp.where(xp.isfinite(size), size, 1)
-
-
-def _traced_eigh(xp: Any, alpha: Array, beta: Array) -> tuple[Array, Array]:
+    if after is not None and xp.is_functional:
+        size = xp.sum(after)
+        alpha = alpha + 0 * xp.where(xp.isfinite(size), size, 1)
     a, b = xp.moveaxis(alpha, 0, -1), xp.moveaxis(beta, 0, -1)
-    i = xp.arange(a.shape[-1], device=xp.device_of(a))
+    i = places_like(xp, a)
     lower = xp.where(i[:, None] == i + 1, b[..., None, :], 0)
     return xp.eigh(xp.make_diagonal(a) + lower + xp.matrix_transpose(lower))
 
@@ -385,7 +368,7 @@ def cg_quadrature(
         goal=(SAFETY * tol * size) ** 2,
         in_place=not xp.is_traced(B) or xp.is_functional,
     )
-    empty = xp.zeros((rows, *size.shape), dtype=size.dtype, device=xp.device_of(B))
+    empty = zeros_like(xp, size, (rows, *size.shape))
 
     def step(ops: Columns, s: QuadratureState) -> QuadratureState:
         def product(P: Array) -> Array:
@@ -421,11 +404,11 @@ def cg_quadrature(
         diagonal=empty,
         beside=xp.copy(empty),
         j=count_of(xp, 0),
-        heard=no_failure(xp),
+        heard=count_of(xp, 0),
     )
     loop = Loop(xp, NO_MONITOR, max_iters, size)
     s = loop.run(step, ops, loop.begin(first.status, size, first), lambda state: state.x).state
-    residual = column_norms(xp, B - multiply(s.x)) / xp.where(size > 0, size, 1)
+    residual = column_norms(xp, B - multiply(s.x)) / positive_or_one(xp, size)
     status = status_of(final_code(xp, s.status, False))
     status = xp.where((status == SUCCESS) & (residual > tol), STAGNATION, status)
     status = xp.where(xp.isfinite(residual), status, int(Status.NONFINITE))

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array
+from ..backends import Array, eye_like, matrix_inverse, zeros_like
 
 STEPS = 20  # of the iteration: quadratic once it is near, and scaling brings it near in a few
 
@@ -48,13 +48,10 @@ def on_host(name: str, values: np.ndarray, *arguments: Any) -> np.ndarray:
         warnings.simplefilter("ignore")  # what they warn of, our caller measures
         for matrix in flat:
             try:
-                results.append(
-                    f(matrix, *arguments)
-                    if np.isfinite(matrix).all()
-                    else np.full_like(matrix, np.nan)
-                )
+                found = f(matrix, *arguments) if np.isfinite(matrix).all() else None
             except (ValueError, np.linalg.LinAlgError):
-                results.append(np.full_like(matrix, np.nan))
+                found = None
+            results.append(np.full_like(matrix, np.nan) if found is None else found)
     result = np.stack(results) if results else flat
     precision = (
         np.result_type(values.dtype, np.complex64) if np.iscomplexobj(result) else values.dtype
@@ -88,8 +85,7 @@ def _turn(xp: Any, eigenvalues: Array) -> Array:
 
 
 def _denman_beavers(xp: Any, A: Array) -> tuple[Array, Array]:
-    n = A.shape[-1]
-    I = xp.broadcast_to(xp.eye(n, dtype=A.dtype, device=xp.device_of(A)), A.shape)
+    I = xp.broadcast_to(eye_like(xp, A), A.shape)
 
     def step(_: int, state: tuple[Array, ...]) -> tuple[Array, ...]:
         X, Y, M = state
@@ -113,20 +109,15 @@ def _denman_beavers(xp: Any, A: Array) -> tuple[Array, Array]:
 def logarithm(xp: Any, A: Array) -> Array:
     """log A = 2^k log A^(1/2^k), with k roots, each matrix of a batch taking as many as it
     needs."""
-    n = A.shape[-1]
-    I = xp.eye(n, dtype=A.dtype, device=xp.device_of(A))
+    I = eye_like(xp, A)
     # the first turns the plane; after it all eigenvalues are in the right half
     X, _ = square_root(xp, A)
-    power = xp.full(A.shape[:-2], 2.0, dtype=xp.real_dtype(A.dtype), device=xp.device_of(A))
+    power = 2 + zeros_like(xp, xp.real(A), A.shape[:-2])
 
     def step(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
         X, power = state
         far = xp.max(xp.sum(xp.abs(X - I), axis=-2), axis=-1) > CLOSE
-        root = (
-            xp.cond(xp.any(far), lambda X: _denman_beavers(xp, X)[0], lambda X: X, X)
-            if xp.is_functional
-            else _denman_beavers(xp, X)[0]
-        )
+        root = xp.cond(xp.any(far), lambda X: _denman_beavers(xp, X)[0], lambda X: X, X)
         return xp.where(far[..., None, None], root, X), xp.where(far, 2 * power, power)
 
     X, power = xp.fori_loop(ROOTS, step, (X, power))
@@ -146,8 +137,8 @@ def _logarithm_near_identity(xp: Any, E: Array, I: Array) -> Array:
 
 def integer_power(xp: Any, A: Array, p: int) -> Array:
     """A^p by repeated squaring, through A^-1 for negative p."""
-    I = xp.broadcast_to(xp.eye(A.shape[-1], dtype=A.dtype, device=xp.device_of(A)), A.shape)
-    base, p, result = (xp.lu_solve(*xp.lu_factor(A), I), -p, I) if p < 0 else (A, p, I)
+    result = xp.broadcast_to(eye_like(xp, A), A.shape)
+    base, p = (matrix_inverse(xp, A), -p) if p < 0 else (A, p)
     while p:
         result = xp.matmul(result, base) if p & 1 else result
         p >>= 1

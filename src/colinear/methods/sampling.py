@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..backends import Array, get, namespace_of, program
+from ..backends import Array, get, inner_products, namespace_of, positive_or_one, program
 from ..info import recording
 from ..status import Status, combine, failed
 from .base import Method, check_integer
@@ -200,8 +200,11 @@ def drawn_seed(seed: Any) -> Any:
     are."""
     if isinstance(seed, (int, np.integer)):
         return int(seed)
-    if namespace_of(seed) is not None:
-        return seed
+    return _integer(seed) if namespace_of(seed) is None else seed
+
+
+def _integer(seed: Any) -> int:
+    """An integer that a generator or a key gives."""
     return int(get("numpy").generator(seed).integers(SMALL))
 
 
@@ -211,11 +214,7 @@ def static_seed(seed: Any) -> int:
     seed = drawn_seed(seed)
     if isinstance(seed, int):
         return seed
-    return (
-        0
-        if namespace_of(seed).is_traced(seed)
-        else int(get("numpy").generator(seed).integers(SMALL))
-    )
+    return 0 if namespace_of(seed).is_traced(seed) else _integer(seed)
 
 
 class Mean(NamedTuple):
@@ -275,9 +274,9 @@ def _numbers(
     mask, wide = good[(..., *(None,) * event, slice(None))], (..., *(None,) * event)
     new = xp.sum(xp.astype(good, spread.dtype), axis=-1)
     total = count + new
-    center = xp.sum(xp.where(mask, X, 0), axis=-1) / xp.where(new > 0, new, 1)[wide]
+    center = xp.sum(xp.where(mask, X, 0), axis=-1) / positive_or_one(xp, new)[wide]
     inside = xp.sum(xp.where(mask, xp.abs(X - center[..., None]) ** 2, 0), axis=-1)
-    step, share = center - mean, (new / xp.where(total > 0, total, 1))[wide]
+    step, share = center - mean, (new / positive_or_one(xp, total))[wide]
     return total, mean + step * share, spread + inside + xp.abs(step) ** 2 * count[wide] * share
 
 
@@ -347,7 +346,7 @@ def averaged(
         begin = first._replace(status=xp.asarray(0), drawn=xp.asarray(0), block=xp.asarray(0))
         state = xp.while_loop(going, step, begin)
     else:
-        while going(state) or state.drawn == 0:
+        while going(state):  # at the start it does: nothing is known
             state = step(state)
     met = xp.all(ratio_to_goal(xp, state, tol, confidence, event) <= 1)
     return state, met if traced else bool(met)
@@ -382,23 +381,23 @@ def heard(xp: Any, multiply: LinearMap, X: Array, before: Any) -> tuple[Array, A
 
     For loops, whose body must hear what its products say: outside of it nobody can.
     """
-    with recording() as reports:
-        Y = multiply(X)
-    worst = combine([info._status for info in reports if failed(info._status) is not False])
+    Y, failures = _recorded(multiply, X)
+    worst = combine([info._status for info in failures])
     if isinstance(worst, Status):
         found: Any = int(worst) if worst.is_failure else 0
     else:
-        found = xp.where(failed(worst), worst, 0 * worst)
+        found = xp.where(failed(worst), worst, 0)
     if isinstance(found, int) and found == 0:
         return Y, before
-    return Y, xp.astype(worse(xp, before, found), before.dtype) if xp.is_functional else worse(
-        xp, before, found
-    )
+    found = worse(xp, before, found)
+    return Y, xp.astype(found, before.dtype) if xp.is_functional else found
 
 
-def no_failure(xp: Any) -> Any:
-    """What a loop starts from that hears of failures."""
-    return xp.asarray(0) if xp.is_functional else 0
+def _recorded(multiply: LinearMap, X: Array) -> tuple[Array, list[Any]]:
+    """A X, and what was reported on the way that is, or may be, a failure."""
+    with recording() as reports:
+        Y = multiply(X)
+    return Y, [info for info in reports if failed(info._status) is not False]
 
 
 def product(xp: Any, multiply: LinearMap, Z: Array) -> tuple[Array, Array, Any]:
@@ -407,20 +406,15 @@ def product(xp: Any, multiply: LinearMap, Z: Array) -> tuple[Array, Array, Any]:
     A column fails where it is not finite, and where A is applied by a method (the inverse of
     another operator, say) which says so.
     """
-    with recording() as reports:
-        Y = multiply(Z)
+    Y, failures = _recorded(multiply, Z)
     good = xp.all(xp.isfinite(Y), axis=-2)
     status = worst_of(xp, good)
-    for info in reports:
-        if failed(info._status) is False:
-            continue
+    for info in failures:
         worst = combine([info._status])
         status = worse(xp, status, int(worst) if isinstance(worst, int) else worst)
-        converged = info.converged
-        if getattr(converged, "shape", ())[-1:] == Z.shape[-1:]:
+        converged = xp.asarray(info.converged)
+        if converged.shape[-1:] in ((), Z.shape[-1:]):
             good = xp.logical_and(good, converged)
-        elif not getattr(converged, "shape", ()):
-            good = xp.logical_and(good, xp.asarray(converged))
     return Y, good, status
 
 
@@ -436,7 +430,7 @@ def samples(xp: Any, Z: Array, Y: Array, diagonal: bool) -> Array:
 
 def outside(xp: Any, Q: Array, X: Array) -> Array:
     """(I - Q Q^H) X."""
-    return X - xp.matmul(Q, xp.matmul(xp.conj(xp.matrix_transpose(Q)), X))
+    return X - xp.matmul(Q, inner_products(xp, Q, X))
 
 
 def range_part(xp: Any, Q: Array, of_range: LinearMap, diagonal: bool) -> Array:

@@ -1,24 +1,46 @@
-"""Sparse elimination, A = P_r^T L U P_c^T, by SuperLU (Demmel, Eisenstat, Gilbert, Li and Liu 1999)
-on the host.
+"""Sparse factorisations on the host, complete and incomplete.
 
-A batch of matrices of one pattern is factored at once, as the blocks of one block-diagonal matrix.
+Elimination, A = P_r^T L U P_c^T, is SuperLU's (Demmel, Eisenstat, Gilbert, Li and Liu 1999). A batch
+of matrices of one pattern is factored at once, as the blocks of one block-diagonal matrix.
+
+Incomplete Cholesky, A ≈ L L^H for positive definite A: without fill (IC(0)) the factor has the
+pattern of A's lower triangle, and L L^H equals A there (Meijerink and van der Vorst 1977). With a
+threshold it is made of the lower factor and the pivots of SuperLU's incomplete LU (Li and Shao
+2011), A ≈ L D L^H. A pivot that is not positive makes both start again with more weight on the
+diagonal (Manteuffel 1980). Columns of the factor that do not depend on each other are computed at
+once: one pass of array operations for each level of the graph of dependences (a tridiagonal matrix
+has n levels, a grid as many as its diagonals).
 """
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
+LEAST_PIVOT = 1e-6  # of a matrix with a unit diagonal
+SHIFTS = (0.0, 1e-3, 1e-2, 0.05, 0.2, 1.0, 5.0)  # of incomplete factors, one after the other
+CHUNK = 1 << 22  # pairs of entries looked at together
 
 
 class HostFactor:
     """Factors that the host holds: static in a program, and equal if made of equal `arguments`, so
     that a compiled program serves all that are. Made again when unpickled."""
 
-    arguments: tuple[Any, ...]
+    arguments: tuple[Any, ...]  # the values of the matrices first
+    solve_columns: Any  # the solution for columns of the stacked matrices, in a form
+
+    def solve(self, X: Any, form: str) -> Any:
+        """A^-1 X ("N"), A^-T X ("T"), A^-H X ("H") or conj(A)^-1 X ("C") for X of shape (...,
+        *batch, n, k)."""
+        if form == "C":
+            return np.conj(self.solve(np.conj(X), "N"))
+        data = self.arguments[0]
+        solve = lambda B: self.solve_columns(B, form)
+        return solved_columns(solve, X, data.shape[:-1], data.dtype)
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -80,10 +102,12 @@ class SparseLU(HostFactor):
 
         data = np.asarray(data)
         self.arguments = (data, indptr, columns, definite, symmetric, incomplete)
-        self.batch = data.shape[:-1]
         matrix = csc_array(stacked_matrix(data, indptr, columns))
         options: dict[str, Any] = {}
-        if definite or symmetric:
+        if is_triangular(indptr, columns):
+            # Elimination in the given order changes nothing, and fills in nothing.
+            options = {"permc_spec": "NATURAL", "diag_pivot_thresh": 0.0}
+        elif definite or symmetric:
             threshold = 0.0 if definite else 0.1
             options = {
                 "permc_spec": "MMD_AT_PLUS_A",
@@ -91,9 +115,7 @@ class SparseLU(HostFactor):
                 "options": {"SymmetricMode": True},
             }
         try:
-            if is_triangular(indptr, columns):
-                self.factors = Substitution(matrix, lower=bool(np.all(columns <= rows_of(indptr))))
-            elif incomplete is None:
+            if incomplete is None or is_triangular(indptr, columns):
                 self.factors = splu(matrix, **options)
             else:
                 self.factors = spilu(
@@ -106,51 +128,13 @@ class SparseLU(HostFactor):
     def flops(self) -> float:
         return 2.0 * self.factors.nnz
 
-    def solve(self, X: Any, form: str) -> Any:
-        """A^-1 X ("N"), A^-T X ("T"), A^-H X ("H") or conj(A)^-1 X ("C") for X of shape (...,
-        *batch, n, k)."""
-        if form == "C":
-            return np.conj(self.solve(np.conj(X), "N"))
-        return solved_columns(
-            lambda B: self.factors.solve(B, trans=form), X, self.batch, self.arguments[0].dtype
-        )
-
-
-class Substitution:
-    """The factors of a triangular matrix: itself. SuperLU, which orders columns by its own lights,
-    would fill them in."""
-
-    def __init__(self, matrix: Any, lower: bool):
-        if np.any(matrix.diagonal() == 0):
-            raise RuntimeError("a triangular matrix with a zero on its diagonal is singular")
-        from scipy.sparse import csr_array
-
-        # rows: what every version of SciPy takes
-        self.matrix, self.lower, self.nnz = (
-            csr_array(matrix),
-            lower,
-            matrix.nnz,
-        )
-
-    def solve(self, B: Any, trans: str = "N") -> Any:
-        """A^-1 B, A^-T B or A^-H B, as SuperLU's factors have it."""
-        from scipy.sparse import csr_array
-        from scipy.sparse.linalg import spsolve_triangular
-
-        if trans == "N":
-            return spsolve_triangular(self.matrix, B, lower=self.lower)
-        A = csr_array(self.matrix.T if trans == "T" else self.matrix.conj().T)
-        return spsolve_triangular(A, B, lower=not self.lower)
-
-
-def rows_of(indptr: Any) -> Any:
-    """The row of each entry."""
-    return np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    def solve_columns(self, B: Any, form: str) -> Any:
+        return self.factors.solve(B, trans=form)
 
 
 def is_triangular(indptr: Any, columns: Any) -> bool:
     """Whether nothing stands above the diagonal, or nothing below it."""
-    rows = rows_of(indptr)
+    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     return bool(np.all(columns <= rows) or np.all(columns >= rows))
 
 
@@ -242,12 +226,10 @@ def factors_in_order(data: Any, structure: Any, definite: bool) -> tuple[Any, An
     SuperLU renumbers the columns by a postorder of their elimination tree. That changes no pivot
     and no entry, so the factors are those of the given order, renumbered: here they are put back.
     """
-    from scipy.sparse import coo_array, csc_array, csr_array
+    from scipy.sparse import coo_array, csc_array
     from scipy.sparse.linalg import splu
 
-    matrix = csc_array(
-        csr_array((data, structure.columns, structure.indptr), shape=structure.shape)
-    )
+    matrix = csc_array(stacked_matrix(data, structure.indptr, structure.columns))
     options = {"SymmetricMode": True} if definite else {}
     try:
         found = splu(
@@ -264,3 +246,191 @@ def factors_in_order(data: Any, structure: Any, definite: bool) -> tuple[Any, An
     if np.any(L.col > L.row) or np.any(U.col < U.row):
         raise ArithmeticError("the columns were not eliminated in their order")
     return L, U, np.argsort(back[found.perm_r])
+
+
+# ------------------------------------------------------------------------------ incomplete Cholesky
+
+
+class IncompleteCholesky(HostFactor):
+    """(L L^H)^-1 of the incomplete factors of a sparse matrix, or of a batch of them.
+
+    Parameters
+    ----------
+    data : array, (*batch, nnz)
+    indptr, columns : arrays
+        Compressed rows.
+    drop_tol, fill : float or None, float
+        The threshold below which entries are dropped (None: no fill), and how much more entries
+        than A the factor may have.
+
+    Raises
+    ------
+    ArithmeticError
+        If a diagonal entry is not positive, or no shift helps.
+    """
+
+    def __init__(self, data: Any, indptr: Any, columns: Any, drop_tol: float | None, fill: float):
+        from scipy.sparse import csc_array, diags_array
+        from scipy.sparse.linalg import splu
+
+        data = np.asarray(data)
+        self.arguments = (data, indptr, columns, drop_tol, fill)
+        wide = np.result_type(data, np.float64)
+        A = csc_array(stacked_matrix(data.astype(wide), indptr, columns))
+        scale = A.diagonal().real
+        if not (scale > 0).all():
+            raise ArithmeticError(f"a diagonal entry that is not positive, {scale.min():.3g}")
+        root = np.sqrt(scale)
+        unit = csc_array(diags_array(1 / root) @ A @ diags_array(1 / root))
+        factor = _without_fill(unit) if drop_tol is None else _by_threshold(unit, drop_tol, fill)
+        found = next((f for f in map(factor, SHIFTS) if f is not None), None)
+        if found is None:
+            raise ArithmeticError("pivots that are not positive, with any weight on the diagonal")
+        L, self.order = found
+        L = csc_array(diags_array(root[self.order]) @ L)
+        # Triangular already: elimination in the given order changes nothing, and SuperLU's solves
+        # are compiled.
+        options = {"permc_spec": "NATURAL", "diag_pivot_thresh": 0.0, "options": {"Equil": False}}
+        self.factor = splu(csc_array(L, dtype=data.dtype), **options)
+        self.flops = 4.0 * L.nnz
+
+    def solve_columns(self, B: Any, form: str) -> Any:
+        """(L L^H)^-1 B, or its conjugate for the form "T"."""
+        if form == "T":
+            return np.conj(self.solve_columns(np.conj(B), "N"))
+        X = np.empty_like(B)
+        Y = self.factor.solve(np.ascontiguousarray(B[self.order]))
+        X[self.order] = self.factor.solve(Y, trans="H")
+        return X
+
+
+def _by_threshold(A: Any, drop_tol: float, fill: float) -> Any:
+    """shift -> the factor of A + shift I and the order of its rows, None if a pivot is not
+    positive."""
+    from scipy.sparse import csc_array, diags_array, eye_array
+    from scipy.sparse.linalg import spilu
+
+    def factor(shift: float) -> Any:
+        # SuperLU's minimum degree of A + A^T takes minutes where rows have a dozen far entries;
+        # this order takes none.
+        options = {
+            "permc_spec": "COLAMD",
+            "diag_pivot_thresh": 0.0,
+            "options": {"SymmetricMode": True},
+        }
+        try:
+            ilu = spilu(
+                csc_array(A + shift * eye_array(A.shape[0])),
+                drop_tol=drop_tol,
+                fill_factor=fill,
+                **options,
+            )
+        except RuntimeError:  # an exactly zero pivot
+            return None
+        pivots = ilu.U.diagonal().real
+        if not np.array_equal(ilu.perm_r, ilu.perm_c) or not (pivots > LEAST_PIVOT).all():
+            return None
+        return ilu.L @ diags_array(np.sqrt(pivots)), np.argsort(ilu.perm_r)
+
+    return factor
+
+
+def _without_fill(A: Any) -> Any:
+    """shift -> the factor of A + shift I on A's own pattern and order, None if a pivot is not
+    positive."""
+    from scipy.sparse import csc_array, tril
+
+    lower = csc_array(tril(A))
+    lower.sort_indices()
+    plan = _Plan(lower)
+
+    def factor(shift: float) -> Any:
+        values = lower.data.copy()
+        values[plan.first] += shift
+        values = plan.run(values)
+        if values is None:
+            return None
+        return csc_array((values, lower.indices, lower.indptr), lower.shape), slice(None)
+
+    return factor
+
+
+class _Plan:
+    """Which entries of L are multiplied for which, level by level: l_ij = (a_ij - sum_k l_ik
+    conj(l_jk)) / l_jj, k < j."""
+
+    def __init__(self, lower: Any):
+        n, starts, rows = (
+            lower.shape[0],
+            lower.indptr.astype(np.int64),
+            lower.indices.astype(np.int64),
+        )
+        columns = np.repeat(np.arange(n), np.diff(starts))
+        level = _levels(lower)
+        self.first = starts[:-1]  # of each column: its diagonal
+        # entries, column after column within a level
+        by_level = np.argsort(level[columns], kind="stable")
+        self.order, place = by_level, np.empty(len(rows), np.int64)
+        place[by_level] = np.arange(len(rows))
+        left, right, target = (place[x] for x in _products(n, starts, rows, columns))
+        by_target = np.argsort(target, kind="stable")
+        self.left, self.right, self.target = left[by_target], right[by_target], target[by_target]
+        count = int(level.max(initial=-1)) + 1
+        self.entries = np.searchsorted(level[columns][by_level], np.arange(count + 1))
+        self.products = np.searchsorted(self.target, self.entries)
+        # for each entry, the diagonal of its column
+        self.diagonal = place[self.first][columns][by_level]
+
+    def run(self, values: Any) -> Any:
+        L, is_complex = values[self.order], values.dtype.kind == "c"
+        left, right, target, diagonal = self.left, self.right, self.target, self.diagonal
+        entries, products = self.entries.tolist(), self.products.tolist()
+        for lo, hi, first, last in zip(entries, entries[1:], products, products[1:]):
+            if last > first:
+                terms, where = (
+                    L[left[first:last]] * L[right[first:last]].conj(),
+                    target[first:last] - lo,
+                )
+                L[lo:hi] -= np.bincount(where, terms.real, hi - lo)
+                if is_complex:
+                    L[lo:hi] -= 1j * np.bincount(where, terms.imag, hi - lo)
+            pivots = L[diagonal[lo:hi]].real
+            if not pivots.min() > LEAST_PIVOT:
+                return None
+            L[lo:hi] /= np.sqrt(pivots)
+        factor = np.empty_like(L)
+        factor[self.order] = L
+        return factor
+
+
+def _levels(lower: Any) -> Any:
+    """For each column how many others must be done before it, one after the other."""
+    by_rows = lower.tocsr()
+    starts, columns = by_rows.indptr.tolist(), by_rows.indices.tolist()
+    level: list[int] = []
+    for start, end in pairwise(starts):  # the last of a row is its diagonal
+        level.append(1 + max((level[k] for k in columns[start : end - 1]), default=-1))
+    return np.asarray(level, np.int64)
+
+
+def _products(n: int, starts: Any, rows: Any, columns: Any) -> Any:
+    """Entries (i, k) and (j, k) of one column, i >= j > k, with the entry (i, j), where there is
+    one."""
+    keys = columns * n + rows  # ascending
+    second = np.flatnonzero(rows > columns)
+    counts = starts[columns[second] + 1] - second
+    found: list[Any] = [np.zeros((3, 0), np.int64)]
+    cuts = (
+        np.searchsorted(np.cumsum(counts), np.arange(0, counts.sum() + CHUNK, CHUNK))
+        if len(counts)
+        else [0]
+    )
+    for start, end in zip(cuts, [*cuts[1:], len(second)]):
+        each, much = second[start:end], counts[start:end]
+        right = np.repeat(each, much)
+        left = right + np.arange(len(right)) - np.repeat(np.cumsum(much) - much, much)
+        wanted = rows[right] * n + rows[left]
+        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        there = keys[place] == wanted
+        found.append(np.stack([left[there], right[there], place[there]]))
+    return np.concatenate(found, axis=1)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..backends import Array
+from ..backends import Array, positive_or_one
 from .base import Iterative, check_integer
 from .iterate import Outcome, Products, Solve
 from .loop import NO_MONITOR, Monitor
@@ -125,8 +125,7 @@ class SVRG(Iterative):
         return min(2 * self.iterations(m, n), 60)
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        own = {name: getattr(self, name) for name in ("step", "momentum", "averaging", "seed")}
-        return svrg(xp, products, B, **own, **options)
+        return svrg(xp, products, B, self, **options)
 
 
 class Terms(NamedTuple):
@@ -143,6 +142,18 @@ class Terms(NamedTuple):
     def steps(self) -> int:
         """How many minibatches a pass has."""
         return max(1, self.number // self.batch_size)
+
+    def sample(self, xp: Any, generator: Any, like: Array) -> Array:
+        """The minibatches of an epoch, (steps, batch_size), on the device of an array: no term
+        twice."""
+        device, count = xp.device_of(like), self.steps * self.batch_size
+        numbers = xp.uniform(generator, (self.number,), dtype=xp.float32, device=device)
+        order = xp.argsort(numbers, axis=-1)
+        return xp.reshape(order[:count], (self.steps, self.batch_size))
+
+    def generators(self, xp: Any, seed: Any) -> Any:
+        """Those of the minibatches, and of the start."""
+        return xp.split(xp.generator(seed) if self.generator is None else self.generator)
 
 
 class SVRGState(State):
@@ -162,11 +173,8 @@ def svrg(
     xp: Any,
     products: Products,
     B: Array,
+    method: SVRG,
     *,
-    step: float | None,
-    momentum: float,
-    averaging: bool,
-    seed: Any,
     tol: float,
     max_iters: int,
     X0: Array | None = None,
@@ -174,28 +182,28 @@ def svrg(
 ) -> Outcome:
     """Solve A X = B; `products.terms` are the terms of A, and `max_iters` counts epochs."""
     terms, multiply, squared = products.terms, products.multiply, products.terms.squared
+    step = method.step
     solve = Solve(xp, products, B, tol=tol, max_iters=max_iters, watch=watch)
     at_first = solve.begin(X0)
     B, X, R, size, used = solve.B, at_first.X, at_first.R, at_first.size, float(at_first.products)
     ops = Columns(xp, B.dtype)
-    generator, start = xp.split(xp.generator(seed) if terms.generator is None else terms.generator)
-    sample = minibatches(xp, terms, xp.device_of(B))
+    generator, start = terms.generators(xp, method.seed)
     uphill = gradient_of(products)
 
     if step is None and 0 not in B.shape:
         with quiet(xp):
             largest = largest_eigenvalue(
-                xp, lambda i, V: uphill(terms.product(i, V), False), sample, X[..., :1], start
+                xp, lambda i, V: uphill(terms.product(i, V), False), terms, X[..., :1], start
             )
-        rate = xp.where(largest > 0, 1 / xp.where(largest > 0, largest, 1), 1) + 0 * size
         used += MINIBATCHES * POWERS * terms.share * (2 if squared else 1)
     else:
-        rate = (step or 1.0) + 0 * size
+        largest = 1 + 0 * size
+    rate = first_rate(xp, step, largest) + 0 * size
 
     def epoch(ops: Any, s: SVRGState) -> SVRGState:
         generator, own = xp.split(s.generator)
         with quiet(xp):
-            D, V = displacement(xp, terms, uphill, sample(own), s, momentum, averaging)
+            D, V = displacement(xp, terms, uphill, terms.sample(xp, own, B), s, method)
             X = s.X + D
             R = B - multiply(X)
             size = column_norms(xp, R)
@@ -209,34 +217,28 @@ def svrg(
         else:
             gain, curved = ops.dot(D, s.R + R), ops.dot(D, s.R - R) >= 0
         finite = xp.isfinite(size) & xp.isfinite(gain)
-        harmed = xp.logical_not(finite & (gain > 0))
-        kept = finite if step is not None else xp.logical_not(harmed)  # whether the anchor moves
-        strikes = xp.where(harmed, s.strikes + 1, s.strikes if step is None else 0)
-        solved = kept & (size <= tol)
+        kept, lost, strikes, rate = paced(xp, step, s, finite, finite & (gain > 0), going)
         grown = size > GROWTH * s.least
-        hopeless = (strikes >= (HALVINGS if step is None else STRIKES)) | (grown & kept)
-        if step is not None:
-            hopeless = hopeless | xp.logical_not(finite)
-        at_floor = s.least <= FLOOR * xp.eps(B.dtype)
+        hopeless, at_floor = lost | (grown & kept), s.least <= FLOOR * xp.eps(B.dtype)
         status = first_of(
             xp,
             s.status,
-            (solved, SUCCESS),
+            (kept & (size <= tol), SUCCESS),
             (xp.logical_not(curved) & grown & finite, INDEFINITE),
             (hopeless & at_floor, STAGNATION),
             (hopeless, BREAKDOWN),
         )
-        move = (kept & going)[..., None, :]
-        better = kept & going & (size < s.least)
+        kept = kept & going
+        move, better = kept[..., None, :], kept & (size < s.least)
         return SVRGState(
             X=xp.where(move, X, s.X),
             R=xp.where(move, R, s.R),
             V=xp.where(move, V, 0),
             best=xp.where(better[..., None, :], X, s.best),
             least=xp.where(better, size, s.least),
-            rate=xp.where(harmed & going, s.rate / 2, s.rate) if step is None else s.rate,
+            rate=rate,
             strikes=strikes,
-            size=xp.where(kept & going, size**2, s.size),
+            size=xp.where(kept, size**2, s.size),
             status=status,
             generator=s.generator,
         )
@@ -263,10 +265,10 @@ def svrg(
 
 
 def displacement(
-    xp: Any, terms: Terms, uphill: Any, order: Array, s: SVRGState, momentum: float, averaging: bool
+    xp: Any, terms: Terms, uphill: Any, order: Array, s: SVRGState, method: SVRG
 ) -> tuple[Array, Array]:
     """How far an epoch goes from its anchor, and its last velocity."""
-    rate = s.rate[..., None, :]
+    rate, momentum, averaging = s.rate[..., None, :], method.momentum, method.averaging
     G = uphill(s.R, True)  # M r_0; the first step, at d = 0, needs no product
     V = momentum * s.V - G
     D = -rate * V
@@ -300,25 +302,33 @@ def gradient_of(products: Products) -> Callable[[Array, bool], Array]:
 # --------------------------------------------------------------------- shared with svrg_subspace.py
 
 
-def minibatches(xp: Any, terms: Terms, device: Any) -> Callable[[Any], Array]:
-    """A function of a generator that gives the minibatches of an epoch, (steps, batch_size): no
-    term twice."""
-
-    def sample(generator: Any) -> Array:
-        order = xp.argsort(
-            xp.uniform(generator, (terms.number,), dtype=xp.float32, device=device), axis=-1
-        )
-        return xp.reshape(order[: terms.steps * terms.batch_size], (terms.steps, terms.batch_size))
-
-    return sample
+def first_rate(xp: Any, step: float | None, largest: Array) -> Array:
+    """The step to begin with: the user's, or the inverse of the largest eigenvalue."""
+    if step is not None:
+        return step + 0 * largest
+    return xp.where(largest > 0, 1 / positive_or_one(xp, largest), 1)
 
 
-def largest_eigenvalue(xp: Any, product: Any, sample: Any, like: Array, generator: Any) -> Array:
+def paced(
+    xp: Any, step: float | None, s: Any, finite: Array, helped: Array, going: Any
+) -> tuple[Array, Array, Array, Array]:
+    """What follows for those that go on from whether an epoch has helped: whether the anchor moves,
+    whether all is lost, how often it did not help, and the next step, which is halved if it is
+    ours."""
+    harmed = xp.logical_not(helped)
+    if step is None:
+        strikes = xp.where(harmed, s.strikes + 1, s.strikes)
+        return helped, strikes >= HALVINGS, strikes, xp.where(harmed & going, s.rate / 2, s.rate)
+    strikes = xp.where(harmed, s.strikes + 1, 0)
+    return finite, (strikes >= STRIKES) | xp.logical_not(finite), strikes, s.rate
+
+
+def largest_eigenvalue(xp: Any, product: Any, terms: Terms, like: Array, generator: Any) -> Array:
     """About the largest eigenvalue of any minibatch, by a few powers of a few of them, (*batch,
     1)."""
     a, b = xp.split(generator)
     V = xp.normal(b, like.shape, dtype=like.dtype, device=xp.device_of(like))
-    return powers(xp, product, sample(a), V)[1]
+    return powers(xp, product, terms.sample(xp, a, like), V)[1]
 
 
 def powers(xp: Any, product: Any, order: Array, V: Array) -> tuple[Array, Array]:
@@ -343,7 +353,7 @@ def orthonormal(xp: Any, W: Array) -> Array:
     if W.shape[-1] > 1:
         return xp.qr(W)[0]
     size = xp.vector_norm(W, axis=-2, keepdims=True)
-    return W / xp.where(size > 0, size, 1)
+    return W / positive_or_one(xp, size)
 
 
 def whole(xp: Any, count: Any) -> Any:

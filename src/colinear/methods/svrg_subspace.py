@@ -21,17 +21,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..backends import Array
+from ..backends import Array, adjoint, hermitian, inner_products, positive_or_one
 from .iterate import Products
 from .loop import NO_MONITOR, Loop, Monitor
 from .svrg import (
-    HALVINGS,
     MINIBATCHES,
     POWERS,
-    STRIKES,
+    first_rate,
     largest_eigenvalue,
-    minibatches,
     orthonormal,
+    paced,
     powers,
     quiet,
     whole,
@@ -85,16 +84,13 @@ def svrg_subspace(
     """Orthonormal W with A W = W Θ from a random W (*batch, n, k); `settled(values, residual,
     norm)` says which pairs are good."""
     terms, sign, columns = products.terms, 1 if largest else -1, W.shape[-1]
-    generator, start = xp.split(xp.generator(seed) if terms.generator is None else terms.generator)
-    sample = minibatches(xp, terms, xp.device_of(W))
+    generator, start = terms.generators(xp, seed)
     with quiet(xp):
         if largest:  # the powers that find the step have gone a good part of the way
-            W, norm = powers(xp, terms.product, sample(start), W)
+            W, norm = powers(xp, terms.product, terms.sample(xp, start, W), W)
         else:
-            norm = largest_eigenvalue(xp, terms.product, sample, W[..., :1], start)
-    chosen = (
-        xp.where(norm > 0, 1 / xp.where(norm > 0, norm, 1), 1) if step is None else step + 0 * norm
-    )
+            norm = largest_eigenvalue(xp, terms.product, terms, W[..., :1], start)
+    rate = first_rate(xp, step, norm)
 
     def anchored(W: Array) -> tuple[Array, Array, Array, Array]:
         """The Ritz vectors of the span, their products with A, values and residuals."""
@@ -103,52 +99,55 @@ def svrg_subspace(
         G = Y if not terms.squared else products.adjoint(Y)  # type: ignore[misc]
         # of A^H A from A W: small values are not lost
         H = xp.matmul(adjoint(xp, Y if terms.squared else W), Y)
-        values, C = xp.eigh((H + adjoint(xp, H)) / 2)
+        values, C = xp.eigh(hermitian(xp, H))
         W, G = xp.matmul(W, C), xp.matmul(G, C)
         return W, G, values, xp.vector_norm(G - W * values[..., None, :], axis=-2)
 
+    def is_settled(*found: Array) -> Array:
+        return xp.all(settled(*found), axis=-1, keepdims=True)
+
     def epoch(_: Any, s: SubspaceState) -> SubspaceState:
         generator, own = xp.split(s.generator)
-        order, rate = sample(own), sign * s.rate[..., None, :]
+        order, ascent = terms.sample(xp, own, s.W), sign * s.rate[..., None, :]
 
         def one(i: Any, W: Array) -> Array:
-            C = xp.matmul(adjoint(xp, s.W), W)
+            C = inner_products(xp, s.W, W)
             slope = terms.product(order[i], W - xp.matmul(s.W, C)) + xp.matmul(s.G, C)
-            return orthonormal(xp, W + rate * slope)
+            return orthonormal(xp, W + ascent * slope)
 
         with quiet(xp):
             # the first step, at the anchor, needs no product
-            first = orthonormal(xp, s.W + rate * s.G)
+            first = orthonormal(xp, s.W + ascent * s.G)
             W, G, values, residual = anchored(xp.fori_loop(terms.steps, one, first))
-        finite = xp.all(xp.isfinite(values), axis=-1) & xp.all(xp.isfinite(residual), axis=-1)
-        better = (
-            sign * (xp.sum(values, axis=-1) - xp.sum(s.values, axis=-1))
-            > xp.eps(W.dtype) * s.norm[..., 0]
-        )
-        falls = xp.max(residual, axis=-1) <= WORSE * xp.max(s.residual, axis=-1)
-        harmed = xp.logical_not(finite & (better | falls))[..., None]
-        kept = finite[..., None] if step is not None else xp.logical_not(harmed)
-        strikes = xp.where(harmed, s.strikes + 1, s.strikes if step is None else 0)
+        finite = xp.all(xp.isfinite(values + residual), axis=-1, keepdims=True)
+        gain = sign * xp.sum(values - s.values, axis=-1, keepdims=True)
+        worst, before = (xp.max(x, axis=-1, keepdims=True) for x in (residual, s.residual))
+        helped = finite & ((gain > xp.eps(W.dtype) * s.norm) | (worst <= WORSE * before))
+        kept, lost, strikes, rate = paced(xp, step, s, finite, helped, True)
         values, residual = xp.where(kept, values, s.values), xp.where(kept, residual, s.residual)
         norm = xp.maximum(s.norm, xp.max(xp.abs(values), axis=-1, keepdims=True))
-        lost = (strikes >= (HALVINGS if step is None else STRIKES)) | (
-            xp.logical_not(finite)[..., None] & (step is not None)
-        )
         status = first_of(
             xp,
             s.status,
-            (xp.all(settled(values, residual, norm), axis=-1, keepdims=True), SUCCESS),
+            (is_settled(values, residual, norm), SUCCESS),
             (lost, BREAKDOWN),
         )
+        W, G = xp.where(kept[..., None], W, s.W), xp.where(kept[..., None], G, s.G)
+        return state(W, G, values, residual, norm, rate, strikes, status, generator)
+
+    def state(
+        W: Array, G: Array, values: Array, residual: Array, norm: Array, *others: Any
+    ) -> SubspaceState:
+        rate, strikes, status, generator = others
         return SubspaceState(
-            W=xp.where(kept[..., None], W, s.W),
-            G=xp.where(kept[..., None], G, s.G),
+            W=W,
+            G=G,
             values=values,
             residual=residual,
             norm=norm,
-            rate=xp.where(harmed, s.rate / 2, s.rate) if step is None else s.rate,
+            rate=rate,
             strikes=strikes,
-            size=relative(xp, residual, norm) ** 2,
+            size=(residual / positive_or_one(xp, norm)) ** 2,
             status=status,
             generator=generator,
         )
@@ -156,22 +155,9 @@ def svrg_subspace(
     W, G, values, residual = anchored(W)
     norm = xp.maximum(norm, xp.max(xp.abs(values), axis=-1, keepdims=True))
     zero = xp.where(norm == norm, 0, 0)
-    status = xp.where(
-        xp.all(settled(values, residual, norm), axis=-1, keepdims=True), SUCCESS, RUNNING
-    )
+    status = xp.where(is_settled(values, residual, norm), SUCCESS, RUNNING)
     status = xp.where(xp.all(xp.isfinite(residual), axis=-1, keepdims=True), status, NONFINITE)
-    first = SubspaceState(
-        W=W,
-        G=G,
-        values=values,
-        residual=residual,
-        norm=norm,
-        rate=chosen,
-        strikes=zero,
-        size=relative(xp, residual, norm) ** 2,
-        status=status,
-        generator=generator,
-    )
+    first = state(W, G, values, residual, norm, rate, zero, status, generator)
     loop = Loop(xp, watch, max_iters, xp.ones((), dtype=norm.dtype, device=xp.device_of(norm)))
     run = loop.begin(status, first.size**0.5, first)
     run = loop.run(epoch, Columns(xp, W.dtype), run, lambda state: state.W)
@@ -189,11 +175,3 @@ def svrg_subspace(
         epochs=run.iteration,
         matvecs=whole(xp, passes),
     )
-
-
-def relative(xp: Any, residual: Array, norm: Array) -> Array:
-    return residual / xp.where(norm > 0, norm, 1)
-
-
-def adjoint(xp: Any, W: Array) -> Array:
-    return xp.conj(xp.matrix_transpose(W))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..backends import Array
+from ..backends import Array, positive_or_one
 from ..factors.host import ChebyshevFactor
+from ..methods.lanczos import ritz_values
 from ..operators import LinearOperator
 from ..properties import PD
 from .base import Preconditioner, compiled, held_fixed, positive_integer
@@ -70,44 +71,16 @@ class Chebyshev(Preconditioner):
 
 
 def interval(A: LinearOperator, steps: int, seed: Any) -> tuple[Array, Array]:
-    """The ends of the spectrum, the upper one from above: Ritz values of a few Lanczos steps,
-    orthogonalised twice.
+    """The ends of the spectrum, the upper one from above: Ritz values of a few Lanczos steps.
 
     The upper end is the largest of Ritz value + residual (Zhou, Saad, Tiago and Chelikowsky 2006),
     times 1.05; the lower end the smallest Ritz value, as smaller eigenvalues are few.
     """
-    xp, n, device = A.xp, A.shape[-1], A._context.device
-    q = xp.normal(xp.generator(seed), (n, 1), dtype=A.dtype, device=device)
-    q = xp.broadcast_to(q / xp.vector_norm(q), (*A.batch_shape, n, 1))
-    Q, diagonal, beside = q, [], []
-    for _ in range(steps):
-        w = A @ q
-        diagonal.append(xp.real(xp.sum(xp.conj(q) * w, axis=(-2, -1))))
-        for _ in range(2):
-            w = w - xp.matmul(Q, xp.matmul(xp.conj(xp.matrix_transpose(Q)), w))
-        norm = xp.vector_norm(w, axis=(-2, -1))
-        # an invariant subspace: the rest is zero
-        negligible = norm <= n * xp.eps(A.dtype) * xp.abs(diagonal[0])
-        beside.append(xp.where(negligible, 0, norm))
-        q = xp.where(
-            negligible[..., None, None], 0, w / xp.where(negligible, 1, norm)[..., None, None]
-        )
-        Q = xp.concat([Q, q], axis=-1)
-    T = xp.make_diagonal(xp.stack(diagonal, axis=-1))
-    if steps > 1:
-        off = xp.stack(beside[:-1], axis=-1)
-        T = T + _beside(xp, off) + xp.matrix_transpose(_beside(xp, off))
-    values, vectors = xp.eigh(T)
-    high = 1.05 * xp.max(values + beside[-1][..., None] * xp.abs(vectors[..., -1, :]), axis=-1)
-    high = xp.where(high > 0, high, 1)
-    low = xp.min(
-        xp.where(values > n * xp.eps(A.dtype) * high[..., None], values, high[..., None]), axis=-1
-    )
-    return low, high
-
-
-def _beside(xp: Any, off: Array) -> Array:
-    """The matrix with these entries below its diagonal."""
-    zero = xp.zeros((*off.shape[:-1], 1), dtype=off.dtype, device=xp.device_of(off))
-    rows = xp.make_diagonal(xp.concat([off, zero], axis=-1))
-    return xp.roll(rows, 1, axis=-2)
+    xp, n = A.xp, A.shape[-1]
+    q = xp.normal(xp.generator(seed), (n,), dtype=A.dtype, device=A._context.device)
+    q = xp.broadcast_to(q, (*A.batch_shape, n))
+    values, residual, _ = ritz_values(xp, A.__matmul__, q, q, steps)
+    high = 1.05 * xp.max(values + residual, axis=-1, keepdims=True)
+    high = positive_or_one(xp, high)
+    low = xp.min(xp.where(values > n * xp.eps(A.dtype) * high, values, high), axis=-1)
+    return low, high[..., 0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array
+from ..backends import Array, adjoint, eye_like, hermitian, positive_or_one
 from ..factors.structured import StackedBlocks
 from ..functions.common import ignore_float_errors
 from ..functions.diagonal import diag
@@ -51,13 +51,13 @@ def _without_zeros(xp: Any, d: Array) -> Array:
     largest = xp.max(size, axis=-1, keepdims=True) if d.shape[-1] else size
     with ignore_float_errors(xp):
         usable = xp.logical_or(xp.isfinite(1 / size), xp.isnan(size))
-    return xp.where(usable, d, xp.astype(xp.where(largest > 0, largest, 1), d.dtype))
+    return xp.where(usable, d, xp.astype(positive_or_one(xp, largest), d.dtype))
 
 
 # The inverse of the diagonal blocks.
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class BlockJacobi(Preconditioner):
     """The inverses of the diagonal blocks of A, all of one size at once. A product costs 2 n times
     the size of a block.
@@ -82,22 +82,21 @@ class BlockJacobi(Preconditioner):
     True
     """
 
-    block_size: int | None
-    blocks: tuple[tuple[int, ...], ...] | None
+    block_size: int | None = None
+    blocks: Sequence[Sequence[int]] | None = None
 
-    def __init__(
-        self, block_size: int | None = None, blocks: Sequence[Sequence[int]] | None = None
-    ):
-        if (block_size is None) == (blocks is None):
+    def __post_init__(self) -> None:
+        if (self.block_size is None) == (self.blocks is None):
             raise TypeError(
                 "BlockJacobi: give block_size= (an integer) or blocks= (the rows of each block), "
                 "one of the two."
             )
-        if block_size is not None:
-            positive_integer("BlockJacobi", "block_size", block_size)
-        else:
-            blocks = tuple(tuple(int(i) for i in np.asarray(block).reshape(-1)) for block in blocks)  # type: ignore[union-attr]
-        object.__setattr__(self, "block_size", block_size)
+        if self.blocks is None:
+            positive_integer("BlockJacobi", "block_size", self.block_size)
+            return
+        blocks = tuple(
+            tuple(int(i) for i in np.asarray(block).reshape(-1)) for block in self.blocks
+        )
         object.__setattr__(self, "blocks", blocks)
 
     def _make(self, A: Any) -> LinearOperator:
@@ -149,21 +148,20 @@ def _inverse(A: LinearOperator, blocks: Array) -> LinearOperator:
         values, V = xp.eigh(blocks)
         values = xp.abs(values)
         norm = xp.max(values, axis=-1, keepdims=True)
-        values = xp.where(values > _negligible(xp, norm, size), values, xp.where(norm > 0, norm, 1))
-        return PD(Dense(xp.matmul(V / values[..., None, :], xp.conj(xp.matrix_transpose(V)))))
+        values = xp.where(values > _negligible(xp, norm, size), values, positive_or_one(xp, norm))
+        return PD(Dense(xp.matmul(V / values[..., None, :], adjoint(xp, V))))
     held = xp.stop_gradient(blocks)  # only to see which are singular
     values = xp.eigvalsh(held) if A.properties & SELF_ADJOINT else xp.svd(held)[1]
     least, norm = xp.min(values, axis=-1), xp.max(xp.abs(values), axis=-1)
-    little = xp.where(norm > 0, norm, 1) * xp.eps(norm.dtype) ** 0.5
+    little = positive_or_one(xp, norm) * xp.eps(norm.dtype) ** 0.5
     shift = xp.where(least > _negligible(xp, norm, size), 0, little - xp.minimum(least, 0))
-    eye = xp.eye(size, dtype=blocks.dtype, device=xp.device_of(blocks))
-    shifted = Dense(blocks + xp.astype(shift, blocks.dtype)[..., None, None] * eye)
+    shift = xp.astype(shift, blocks.dtype)[..., None, None]
+    shifted = Dense(blocks + shift * eye_like(xp, blocks))
     # The matrices of the inverses: for blocks as small as these, products are many times as fast as
     # triangular solves.
     if not A.properties & SELF_ADJOINT:
         return Dense(inv(shifted, on_failure="ignore").to_dense())
-    inverse = inv(PD(shifted), on_failure="ignore").to_dense()
-    return PD(Dense((inverse + xp.conj(xp.matrix_transpose(inverse))) / 2))
+    return PD(Dense(hermitian(xp, inv(PD(shifted), on_failure="ignore").to_dense())))
 
 
 def _negligible(xp: Any, norm: Array, size: int) -> Array:

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..backends import Array, namespace_of
+from ..backends import Array, adjoint, hermitian, inner_products, namespace_of, positive_or_one
 from ..factors.inverse import Inverse
 from ..functions.diagonal import diag
 from ..functions.solve.inverse import inv
@@ -71,11 +71,7 @@ class Nystrom(Preconditioner):
         # told from it.
         rounding = xp.eps(values.dtype) * math.sqrt(n) * xp.max(values, axis=-1)
         given = given if namespace_of(given) is None else xp.real(given)
-        c = xp.maximum(
-            given + xp.zeros(values.shape[:-1], dtype=values.dtype, device=A._context.device),
-            rounding,
-        )
-        c = xp.where(c > 0, c, 1)
+        c = positive_or_one(xp, xp.maximum(given + 0 * rounding, rounding))
         last = values[..., -1] + c  # outside the range of U
         P = PD(Sum(LowRank(U * xp.sqrt(values - values[..., -1:])[..., None, :]), _shift(A, last)))
         core = xp.make_diagonal(1 / (values + c[..., None]) - 1 / last[..., None])
@@ -98,13 +94,10 @@ def approximation(K: LinearOperator, rank: int, seed: Any) -> tuple[Array, Array
     # A little more than rounding on the diagonal makes Q^H K Q positive definite; it is taken off
     # the values again.
     size = xp.stop_gradient(xp.vector_norm(Y, axis=(-2, -1)))
-    little = xp.where(size > 0, size, 1) * (math.sqrt(n) * xp.eps(K.dtype))
+    little = positive_or_one(xp, size) * (math.sqrt(n) * xp.eps(K.dtype))
     Y = Y + xp.astype(little, K.dtype)[..., None, None] * Q
-    core = xp.matmul(xp.conj(xp.matrix_transpose(Q)), Y)
-    C = xp.cholesky((core + xp.conj(xp.matrix_transpose(core))) / 2)[0]
-    B = xp.conj(
-        xp.matrix_transpose(xp.solve_triangular(C, xp.conj(xp.matrix_transpose(Y)), lower=True))
-    )  # Y C^-H
+    C = xp.cholesky(hermitian(xp, inner_products(xp, Q, Y)))[0]
+    B = adjoint(xp, xp.solve_triangular(C, adjoint(xp, Y), lower=True))  # Y C^-H
     U, s, _ = xp.svd(B)
     return U, xp.maximum(s**2 - little[..., None], 0)
 
@@ -160,7 +153,7 @@ class PivotedCholesky(Preconditioner):
             # Woodbury's formula cancels where L L^H is large beside D, so D is not left to
             # rounding.
             c = xp.maximum(xp.sum(remaining, axis=-1), total * xp.eps(A.dtype) ** 0.5) / max(n, 1)
-            D = PD(ScaledIdentity(xp.astype(xp.where(c > 0, c, 1), A.dtype), n))
+            D = PD(ScaledIdentity(xp.astype(positive_or_one(xp, c), A.dtype), n))
         P = PD(Sum(LowRank(L), D))
         # an approximation: the method that uses it is judged, not this
         return Inverse(P, inv(P, on_failure="ignore"))

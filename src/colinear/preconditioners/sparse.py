@@ -10,8 +10,7 @@ import numpy as np
 
 from ..errors import MethodError, ShapeError
 from ..factors.host import FixedFactor, MultigridCycle
-from ..methods.incomplete_cholesky import IncompleteCholesky
-from ..methods.sparse_direct import SparseLU, stacked_matrix
+from ..methods.sparse_direct import IncompleteCholesky, SparseLU, stacked_matrix
 from ..operators import Dense, Diagonal, Identity, LinearOperator, Sparse
 from ..operators.sparse_algebra import as_sparse
 from ..properties import PD, POSITIVE_SEMIDEFINITE, PSD

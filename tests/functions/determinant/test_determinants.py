@@ -14,7 +14,7 @@ from support.settings import SETTINGS, Maker, both
 import colinear as co
 from colinear import backends
 from colinear.functions.determinant import sums
-from colinear.methods.determinants import toeplitz_slogdet
+from colinear.methods.structured import toeplitz_slogdet
 from colinear.status import Status
 from colinear.testing import forbid_dense
 

@@ -12,7 +12,7 @@ import numpy as np
 from ...autodiff.determinants import slogdet_of_diagonal
 from ...backends import Array
 from ...dispatch import Cost, rule
-from ...methods.determinants import (
+from ...methods.structured import (
     banded_slogdet,
     sparse_slogdet,
     toeplitz_slogdet,

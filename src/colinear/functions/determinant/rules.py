@@ -13,7 +13,7 @@ from ...backends import Array
 from ...dispatch import arrange, rule
 from ...factors.dense import LUFactor
 from ...factors.inverse import Inverse
-from ...methods.determinants import parity
+from ...methods.structured import parity
 from ...operators import (
     FFT,
     Adjoint,

@@ -15,7 +15,7 @@ from ...backends import Array
 from ...dispatch import Choice, arrange, rule
 from ...factors.inverse import Inverse
 from ...info import report
-from ...methods.determinants import tridiagonal_eigenvalues
+from ...methods.structured import tridiagonal_eigenvalues
 from ...operators import (
     Block,
     Dense,

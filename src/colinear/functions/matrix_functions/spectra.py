@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ... import autodiff
+from ...autodiff.functions import hoist_number
 from ...autodiff.kronecker import Factors, Grid
-from ...autodiff.linear_in_function import hoist_number
 from ...backends import Array, namespace_of
 from ...factors.function import KroneckerFunction
 from ...info import Info, recording, report

@@ -15,8 +15,7 @@ from ...factors.runs import check_inner_failures
 from ...info import Info, recording, report
 from ...methods import Auto, GolubKahan, Method, RandomizedSVD
 from ...methods.basis import plain
-from ...methods.golub_kahan import golub_kahan
-from ...methods.randomized_svd import randomized_svd
+from ...methods.singular import golub_kahan, randomized_svd
 from ...operators import Dense, LinearOperator, Product
 from ...operators.autograd import linearised
 from ...properties import STIEFEL

@@ -16,7 +16,7 @@ from ...factors.inverse import Implicit, Inverse
 from ...factors.structured import BandedFactor, FourierFactor, TridiagonalFactor
 from ...info import Info, recording, report
 from ...methods.sparse_direct import SparseLU
-from ...methods.toeplitz import columns_of_inverse
+from ...methods.structured import columns_of_inverse
 from ...operators import (
     FFT,
     Banded,

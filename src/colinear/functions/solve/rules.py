@@ -14,7 +14,7 @@ from ...dispatch import Choice, perform, rule
 from ...factors.structured import LineFactor
 from ...info import Info, is_detailed, recording, report
 from ...methods import CG, GMRES, Auto
-from ...methods.toeplitz import LEVINSON, solve_by_iterations
+from ...methods.structured import LEVINSON, solve_by_iterations
 from ...operators import (
     BlockDiag,
     Convolution,

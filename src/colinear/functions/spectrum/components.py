@@ -13,7 +13,7 @@ from ...backends import Array
 from ...dispatch import Choice
 from ...info import Info, report
 from ...methods import Eig, Eigh
-from ...methods.tridiagonal import all_pairs, few_pairs
+from ...methods.structured import all_pairs, few_pairs
 from ...operators import Dense, Diagonal, LinearOperator, Product, Sine, Sparse, Tridiagonal
 from ...operators.sparse import SparseStructure
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY

@@ -1,0 +1,338 @@
+"""What the Krylov methods with restarts share: the request, the state, and the driver of a run.
+
+A cycle fills the basis to m vectors, A V = V H + beta v e_m^H, solves the small problem, and keeps
+the best p vectors and v: in that basis H has one full row below, and the recurrence goes on from
+there (Wu and Simon 2000; Stewart 2001; Baglama and Reichel 2005).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+from ..backends import Array, places_like, without_zeros, zeros_like
+from .basis import (
+    SAFETY,
+    all_finite,
+    count_of,
+    direction,
+    every,
+    fill,
+    fresh,
+    norm,
+    pick,
+    plain,
+    put,
+    put_row,
+    reflectors,
+    rotate,
+    run_cycles,
+    smaller,
+    take_columns,
+    wanted,
+)
+from .vectors import LinearMap
+
+FEWEST = 4  # steps between two looks at the pairs
+LOOK = 8  # steps after which a run that looks again looks at what it has found
+COUNTS = ("j", "kept", "looked", "iterations", "cycles", "draws")
+
+
+class Request(NamedTuple):
+    """What is asked of a run.
+
+    Attributes
+    ----------
+    k, which, m
+        How many pairs, which, and the size of the basis, k < m <= n or k = m = n.
+    tol : float
+        Of the residual relative to the norm of A.
+    max_iters : int
+        The most steps, each of which adds a vector to the basis.
+    patience : int
+        The steps after which the run ends as soon as the basis is full.
+    shift : number
+        From which "SM" and "LM" take distances.
+    householder : bool
+        Whether to orthogonalise by reflections.
+    again : bool
+        Whether to look again for members of repeated eigenvalues.
+    relative : bool
+        Whether each residual is held against its own eigenvalue instead of the norm of A, as an
+        inverse needs it.
+    watch : callable, optional
+        Called after each cycle with the state; stops the run if it returns True. Not under tracing.
+    """
+
+    k: int
+    which: str
+    m: int
+    tol: float
+    max_iters: Any
+    patience: Any = math.inf
+    shift: complex = 0.0
+    householder: bool = False
+    again: bool = True
+    relative: bool = False
+    watch: Callable[[Any], Any] | None = None
+
+
+class KrylovState(NamedTuple):
+    """Where a run stands. Counts are numbers in NumPy and torch, arrays in JAX."""
+
+    V: Array  # (*lanes, m + 1, n), the basis
+    U: Any  # its reflectors, if it has any; of Golub-Kahan the left basis
+    H: Array  # (*lanes, m + 1, m), A in the basis; of Lanczos the lower triangle
+    values: Array  # (*lanes, m), Ritz values, the wanted first
+    Y: Array  # (*lanes, m, m), their vectors in the basis
+    P: Any  # of Golub-Kahan: the left ones; else None
+    residual: Array  # (*lanes, m), estimated
+    beta: Array  # (*lanes,), of the last step
+    size: Array  # (*lanes,), of A as seen so far
+    excess: Array  # the largest residual of a wanted pair, in those that are asked for
+    ahead: Any  # how many steps it will take to reach that, if the residual falls as it did
+    found: Array  # (*lanes, k), the scores when the run began to look again
+    looked: Any  # the steps when it did; 0 before
+    again: Any  # whether it does now
+    j: Any  # rows of V that are complete, less one
+    kept: Any  # rows that the last restart kept
+    # how many vectors are to be orthogonalised whatever is known of them, where that is not all of
+    # them
+    due: Any
+    iterations: Any
+    cycles: Any
+    draws: Any  # random directions used
+    done: Any
+    finite: Any
+
+    @property
+    def matvecs(self) -> Any:
+        """The products so far: one for each step, or one with A and one with A^H."""
+        return self.iterations if self.P is None else 2 * self.iterations
+
+
+class Restarted:
+    """A run of a Krylov method that restarts: what Lanczos, Arnoldi and Golub-Kahan share.
+
+    A cycle fills the basis, A V = V H + beta v e_m^H, solves the small problem, judges what it
+    found, and restarts in a basis of the best p vectors and v, where H has one full row below.
+
+    Parameters
+    ----------
+    xp : module
+        The backend.
+    multiply : callable
+        A X for X of shape (*lanes, n, 1).
+    start, noise : arrays, (*lanes, n)
+        Where to begin, and random numbers from which further directions are taken.
+    k, which, **options
+        See `Request`.
+    """
+
+    departure: ClassVar[float] = 1  # times its residual: how far a Ritz value is from an eigenvalue
+    looks_early: ClassVar[bool] = False  # whether pairs of a basis that is not full are judged
+
+    def __init__(
+        self,
+        xp: Any,
+        multiply: LinearMap,
+        start: Array,
+        noise: Array,
+        k: int,
+        which: str,
+        **options: Any,
+    ):
+        self.xp, self.multiply, self.start, self.noise = xp, multiply, start, noise
+        self.ask = Request(k, which, **options)
+        # the basis spans everything: one cycle finds all there is
+        self.is_whole = self.ask.m >= start.shape[-1] or k == 0
+
+    def step(self, s: KrylovState) -> KrylovState:
+        """One more vector."""
+        raise NotImplementedError
+
+    def solve(self, H: Array) -> tuple[Array, Array]:
+        """The eigenvalues of the small matrix, and vectors of norm 1."""
+        raise NotImplementedError
+
+    def subspace(self, s: KrylovState, p: Any) -> tuple[Array, Array, Array]:
+        """Orthonormal Q whose first p columns belong to the best p values, A in the basis V Q, and
+        the last row of Q, or of the left vectors: here Y, in which A is diagonal."""
+        values = self.xp.astype(s.values, s.V.dtype)
+        last = (s.Y if s.P is None else s.P)[..., s.j - 1, :]
+        return s.Y, self.xp.make_diagonal(values), last
+
+    def add(self, s: KrylovState, v: Array, beta: Array, size: Array, **others: Any) -> KrylovState:
+        """The state with one more vector v of the basis, of which A v_j has beta; A is of this
+        size."""
+        xp, H = self.xp, others.pop("H", s.H)
+        return s._replace(
+            V=put_row(xp, s.V, s.j + 1, v),
+            H=put(xp, H, (..., s.j + 1, s.j), xp.astype(beta, H.dtype)),
+            beta=beta,
+            size=size,
+            j=s.j + 1,
+            iterations=s.iterations + 1,
+            **others,
+        )
+
+    def initial(self) -> KrylovState:
+        """The state before the first step."""
+        xp, start, k, m = self.xp, self.start, self.ask.k, self.ask.m
+        lanes, n = start.shape[:-1], start.shape[-1]
+        V = zeros_like(xp, start, (*lanes, m + 1, n))
+        V = put_row(xp, V, 0, start / norm(xp, start)[..., None])
+        H, residual = (zeros_like(xp, x, (*lanes, m + 1, m)) for x in (start, xp.real(start)))
+        residual = residual[..., 0, :]
+        return KrylovState(
+            V=V,
+            U=reflectors(xp, V, 1) if self.ask.householder else None,
+            H=H,
+            values=residual,
+            Y=H[..., :m, :],
+            P=None,
+            residual=residual,
+            beta=residual[..., 0],
+            size=residual[..., 0],
+            excess=xp.max(residual) + math.inf,
+            found=residual[..., :k],
+            due=count_of(xp, 1),
+            ahead=count_of(xp, m),
+            **{name: count_of(xp, 0) for name in COUNTS},
+            again=count_of(xp, False),
+            done=count_of(xp, False),
+            finite=count_of(xp, True),
+        )
+
+    def run(self) -> tuple[KrylovState, bool]:
+        """The last state, and whether the run was stopped."""
+        xp, ask = self.xp, self.ask
+
+        def going(s: KrylovState) -> Any:
+            left = (s.iterations < ask.max_iters) & (s.iterations < ask.patience)
+            return (s.done ^ True) & s.finite & left & (not self.is_whole or s.cycles == 0)
+
+        return run_cycles(xp, going, self.cycle, self.initial(), ask.watch)
+
+    def cycle(self, s: KrylovState) -> KrylovState:
+        """Fill the basis, judge what is in it, and restart if it is full or the run at an end."""
+        m, most = self.ask.m, self.ask.max_iters
+        grown = self.judge(self.project(self.grow(s)), s.j)
+        is_due = (grown.j >= m) | grown.done | grown.again | (grown.iterations >= most)
+        return self.xp.cond(is_due, self.restart, lambda s: s, grown)
+
+    def stop(self, s: KrylovState) -> Any:
+        """Where to look at the pairs next: when the basis is full, or before that when they may
+        have converged or no step is left."""
+        xp, m, steps = self.xp, self.ask.m, self.ask.max_iters - s.iterations
+        if self.looks_early:
+            steps = smaller(xp, steps, pick(xp, s.looked > 0, LOOK, s.ahead))
+        return smaller(xp, s.j + steps, m)
+
+    def grow(self, s: KrylovState) -> KrylovState:
+        """Fill the basis as far as numbers are finite."""
+        return fill(self.xp, self.step, s, self.stop(s))
+
+    def score(self, values: Array) -> Array:
+        """A score of each value, the smaller the better."""
+        return wanted(self.xp, values, self.ask.which, self.ask.shift)
+
+    def project(self, s: KrylovState) -> KrylovState:
+        """Rayleigh and Ritz: H Y = Y diag(values), and |A V y - theta V y| = beta |y_m|."""
+        xp = self.xp
+        inside = places_like(xp, s.H) < s.j
+        H = s.H[..., : self.ask.m, :]
+        H = xp.where(inside[:, None] & inside & xp.isfinite(H), H, 0)
+        # outside, what is no eigenvalue of A
+        far = xp.where(xp.isfinite(s.size), 3 * s.size + 1, 1)[..., None]
+        far = xp.where(inside, 0, far)
+        values, Y = self.solve(H + xp.make_diagonal(xp.astype(far, H.dtype)))
+        is_none = xp.vector_norm(xp.where(inside[:, None], 0 * Y, Y), axis=-2) > 0.5
+        score = xp.where(is_none, math.inf, self.score(values))
+        order = xp.argsort(score, axis=-1, stable=True)
+        Y = take_columns(xp, Y, order)
+        residual = s.beta[..., None] * xp.abs(Y[..., s.j - 1, :])
+        values = xp.take_along_axis(values, order, axis=-1)
+        return s._replace(values=values, Y=Y, residual=residual)
+
+    def judge(self, s: KrylovState, begun: Any) -> KrylovState:
+        """Whether the wanted pairs are known to be the best; if they have but converged, begin to
+        look again. The cycle began with the row `begun`."""
+        xp, ask, k, eps = self.xp, self.ask, self.ask.k, self.xp.eps(s.V.dtype)
+        # The size that is kept is that of products alone: Ritz values of an A that is not
+        # self-adjoint, as was claimed, may be anything.
+        known = xp.where(places_like(xp, s.H) < s.j, xp.abs(s.values), 0 * s.residual)
+        size = xp.maximum(s.size, xp.max(known, axis=-1))[..., None]
+        against = xp.maximum(xp.abs(s.values), eps ** (2 / 3) * size) if ask.relative else size
+        target = SAFETY * max(ask.tol, 2 * eps) * against + 0 * s.residual
+        close = s.residual <= target
+        converged = every(xp, close[..., :k]) & (self.looks_early or s.j >= ask.m)
+        target = without_zeros(xp, target)
+        excess = xp.max(xp.where(places_like(xp, target) < k, s.residual / target, 0))
+        s = s._replace(
+            cycles=s.cycles + 1,
+            finite=all_finite(xp, s.size),
+            excess=excess,
+            ahead=steps_ahead(xp, s.excess, excess, s.j - begun, ask.m),
+        )
+        if self.is_whole or not ask.again:
+            return s._replace(done=converged)
+        score = self.score(s.values)
+        far = score[..., k] - score[..., k - 1] > self.departure * s.residual[..., k]
+        # the next pair is surely none of the wanted
+        is_none = every(xp, xp.logical_or(close[..., k], far))
+        same = xp.abs(score[..., :k] - s.found) <= ask.tol * s.size[..., None]
+        same = every(xp, same)  # as when the look began
+        looking, tired = s.looked > 0, s.iterations >= 2 * s.looked
+        again = converged & ((looking ^ True) | ((same ^ True) & is_none))
+        return s._replace(
+            done=converged & looking & same & (is_none | tired),
+            again=again,
+            found=pick(xp, again, score[..., :k], s.found),
+            looked=pick(xp, again, s.iterations, s.looked),
+        )
+
+    def count_kept(self, s: KrylovState) -> Any:
+        """How many vectors a restart keeps: the wanted ones, and more the closer these are."""
+        xp, k, m = self.xp, self.ask.k, self.ask.m
+        small = math.sqrt(xp.eps(s.V.dtype)) * s.size[..., None]
+        near = xp.sum(s.residual[..., :k] <= small, axis=-1)
+        more = max(0, min((m - k) // 4, m - 2 - k))
+        p = plain(xp, xp.minimum(k + more + xp.min(near) // 2, max(k, m - 2)))
+        return pick(xp, s.again | s.done, k, p)
+
+    def restart(self, s: KrylovState) -> KrylovState:
+        """The best p vectors, and behind them the last vector of the basis; or the k wanted ones
+        and a random vector, coupled to nothing, to look again."""
+        xp, p = self.xp, self.count_kept(s)
+        Q, S, row = self.subspace(s, p)
+        inside = places_like(xp, S) < p
+        S = xp.where(inside[:, None] & inside, S, 0)
+        row = xp.where(inside & (s.again ^ True), s.beta[..., None] * row, 0 * row)
+        H = xp.concat([S, 0 * S[..., :1, :]], axis=-2)
+        w = s.V[..., s.j, :]
+        V = rotate(xp, s.V, Q, p, s.j)
+        orthogonal = lambda w: direction(xp, V, None, w, p)[0]
+        if xp.is_functional or s.again:
+            random = fresh(xp, self.noise, s.draws)
+            w = pick(xp, s.again, orthogonal(xp.astype(random, w.dtype)), w)
+        V = put_row(xp, V, p, orthogonal(w))
+        return s._replace(
+            V=V,
+            U=reflectors(xp, V, p + 1) if self.ask.householder else s.U,
+            H=put_row(xp, H, p, xp.astype(row, H.dtype)),
+            j=p,
+            kept=p,
+            draws=s.draws + self.ask.m,
+        )
+
+
+def steps_ahead(xp: Any, before: Array, now: Array, steps: Any, m: int) -> Any:
+    """How many steps a residual needs to fall to 1, by how it fell from `before` to `now` in these
+    `steps`; m where that is more."""
+    falls = (now > 1) & (now < before) & xp.isfinite(before)
+    rate = xp.log(xp.where(falls, before / now, 2.0))
+    needed = xp.minimum(steps * xp.log(xp.where(falls, now, 2.0)) / rate, 0 * rate + m)
+    needed = xp.where(falls, xp.maximum(1 + needed, 0 * rate + FEWEST), m)
+    return plain(xp, xp.astype(needed, xp.asarray(m).dtype))

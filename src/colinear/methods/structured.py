@@ -1,0 +1,351 @@
+"""Direct methods on the host for matrices of few numbers, given as NumPy arrays: eigenpairs of
+tridiagonal matrices, inverses of Toeplitz matrices, and determinants of both, of bands and of
+sparse matrices.
+
+A tridiagonal matrix is symmetric and real (LAPACK, multiple relatively robust representations). The
+inverse of a Toeplitz matrix is given by its first and its last column (Gohberg and Semencul 1972):
+small ones by Levinson's recursion, O(n^2); large ones by Krylov methods on products by fast Fourier
+transforms, preconditioned with the circulant matrix nearest to T in the Frobenius norm (T. Chan
+1988): O(n log n) where few iterations do. Where they fail to converge, Levinson's recursion again:
+it needs O(n) memory only. All in double precision. Determinants are (sign, log|det|).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .sparse_direct import SparseLU
+
+LEVINSON = 1024  # rows up to which the recursion is the faster one
+MOST_ITERATIONS = 400
+TOLERANCE = 1e-13  # of the residual: what is left is removed by the refinement of the solutions
+PROBE = 1e-8  # residual of a vector, relative, from which factors are not those of the matrix
+
+
+# -------------------------------------------------------------------------------------- tridiagonal
+
+
+def few_pairs(diag: Any, beside: Any, k: int, which: str) -> tuple[Any, Any]:
+    """The k eigenvalues that `which` names, ascending, and their eigenvectors: O(n k), for the
+    smallest magnitudes O(n^2)."""
+    n = len(diag)
+    if which in ("LA", "LR"):
+        return all_pairs(diag, beside, n - k, n)
+    if which in ("SA", "SR"):
+        return all_pairs(diag, beside, 0, k)
+    if which == "LM" and 2 * k < n:  # they are at the ends
+        ends = np.concatenate(
+            [
+                tridiagonal_eigenvalues(diag, beside, 0, k),
+                tridiagonal_eigenvalues(diag, beside, n - k, n),
+            ]
+        )
+        low = int((np.argsort(-np.abs(ends), kind="stable")[:k] < k).sum())
+        parts = [
+            all_pairs(diag, beside, *ends) for ends in ((0, low), (n - k + low, n)) if np.diff(ends)
+        ]
+        values, vectors = zip(*parts)
+        return np.concatenate(values), np.concatenate(vectors, axis=1)
+    order = np.argsort(
+        np.abs(tridiagonal_eigenvalues(diag, beside, 0, n)) * (-1 if which == "LM" else 1),
+        kind="stable",
+    )[:k]
+    values, vectors = all_pairs(diag, beside, order.min(), order.max() + 1)
+    kept = np.sort(order) - order.min()
+    return values[kept], vectors[:, kept]
+
+
+def tridiagonal_eigenvalues(diag: Any, beside: Any, first: int = 0, last: Any = None) -> Any:
+    """Eigenvalues, ascending, from one place to another: all of them O(n^2)."""
+    from scipy.linalg import eigvalsh_tridiagonal
+
+    return eigvalsh_tridiagonal(diag, beside, **_places(len(diag), first, last), check_finite=False)
+
+
+def _places(n: int, first: int, last: int | None) -> dict[str, Any]:
+    """What LAPACK is told of the places of the wanted eigenvalues."""
+    last = n if last is None else last
+    return {} if last - first == n else {"select": "i", "select_range": (first, last - 1)}
+
+
+def all_pairs(diag: Any, beside: Any, first: int = 0, last: int | None = None) -> tuple[Any, Any]:
+    """Eigenvalues, ascending, and orthonormal eigenvectors, from one place to another: all of them
+    O(n^2)."""
+    from scipy.linalg import eigh, eigh_tridiagonal
+
+    if len(diag) == 1:
+        return np.array(diag, copy=True), np.ones((1, 1), diag.dtype)
+    places = _places(len(diag), first, last)
+    try:
+        return eigh_tridiagonal(diag, beside, **places, check_finite=False)
+    except np.linalg.LinAlgError:  # rare, but stemr can fail
+        values, vectors = eigh(np.diag(diag) + np.diag(beside, -1) + np.diag(beside, 1))
+        return values[first:last], vectors[:, first:last]
+
+
+# ----------------------------------------------------------------------------------------- Toeplitz
+
+
+def columns_of_inverse(col: Any, row: Any) -> tuple[Any, Any, float]:
+    """T^-1 e_1, T^-1 e_n and the larger of their residuals, for the T with this first column and
+    row; NaN where all failed."""
+    hermitian = _is_hermitian(col, row)
+    x, first = _first_column(col, row, hermitian)
+    if hermitian:
+        return x, np.conj(x[::-1]), first
+    # T^-1 e_n = J T^-T e_1, since J T J = T^T for the exchange J.
+    y, last = _first_column(
+        np.concatenate([col[:1], row[1:]]), np.concatenate([row[:1], col[1:]]), False
+    )
+    return x, y[::-1], max(first, last)
+
+
+def solve_by_iterations(
+    col: Any, row: Any, b: Any, goal: float, most: float, dtype: Any
+) -> tuple[Any, float] | None:
+    """T^-1 b for one vector, rounded to this dtype, and its relative residual then; None if that is
+    more than `most`."""
+    size = np.linalg.norm(b)
+    if size == 0 or not np.isfinite(size):
+        return None
+    hermitian = _is_hermitian(col, row)
+    multiply = _multiplication(col, row, hermitian)
+    x = _krylov(col, row, b, multiply, hermitian, goal)
+    if x is None:
+        return None
+    x = x.astype(dtype, copy=False)
+    residual = float(np.linalg.norm(b - multiply(x)) / size)
+    return (x, residual) if residual <= most else None
+
+
+def _is_hermitian(col: Any, row: Any) -> bool:
+    return bool(np.array_equal(row[1:], np.conj(col[1:])) and np.imag(col[0]) == 0)
+
+
+def _first_column(col: Any, row: Any, hermitian: bool) -> tuple[Any, float]:
+    n = len(col)
+    multiply = _multiplication(col, row, hermitian)
+    e = np.zeros(n, col.dtype)
+    e[0] = 1
+    attempts = [_levinson] if n <= LEVINSON else [_krylov, _levinson]
+    best, least = np.full(n, np.nan, col.dtype), np.inf
+    for attempt in attempts:
+        x = attempt(col, row, e, multiply, hermitian)
+        residual = np.linalg.norm(e - multiply(x)) if x is not None else np.inf
+        if residual < least:
+            best, least = x, float(residual)
+        if least < np.sqrt(TOLERANCE):
+            break
+    return best, least
+
+
+def _levinson(col: Any, row: Any, e: Any, multiply: Any, hermitian: bool) -> Any:
+    from scipy.linalg import LinAlgError, solve_toeplitz
+
+    try:
+        with np.errstate(all="ignore"):
+            x = solve_toeplitz((col, row), e)
+    except (LinAlgError, ValueError):  # a leading minor is singular, though T may not be; or NaN
+        return None
+    return x if np.isfinite(x).all() else None
+
+
+def _krylov(
+    col: Any, row: Any, e: Any, multiply: Any, hermitian: bool, tol: float = TOLERANCE
+) -> Any:
+    from scipy.sparse.linalg import LinearOperator, cg, gmres
+
+    n = len(col)
+    A = LinearOperator((n, n), matvec=multiply, dtype=col.dtype)
+    M = LinearOperator((n, n), matvec=_circulant_inverse(col, row, hermitian), dtype=col.dtype)
+    with np.errstate(all="ignore"):
+        if hermitian:
+            x, _ = cg(A, e, rtol=tol, maxiter=MOST_ITERATIONS, M=M)
+        else:
+            x, _ = gmres(A, e, rtol=tol, restart=50, maxiter=MOST_ITERATIONS // 50, M=M)
+    return x if np.isfinite(x).all() else None
+
+
+def _multiplication(col: Any, row: Any, hermitian: bool) -> Any:
+    """x -> T x."""
+    from scipy import fft
+
+    n, is_real = len(col), not np.iscomplexobj(col)
+    length = fft.next_fast_len(2 * n - 1, real=is_real)
+    circulant = np.concatenate([col, np.zeros(length - 2 * n + 1, col.dtype), row[:0:-1]])
+    symbol = _symbol(circulant)
+    if is_real and hermitian:
+        symbol = symbol.real  # but for rounding, and quicker to multiply by
+    times = _filter(symbol, length, is_real)
+    return lambda x: times(x)[:n]
+
+
+def _symbol(c: Any) -> Any:
+    """The eigenvalues of a circulant matrix with this first column; of a real one half of them."""
+    from scipy import fft
+
+    return fft.fft(c) if np.iscomplexobj(c) else fft.rfft(c)
+
+
+def _filter(symbol: Any, length: int, is_real: bool) -> Any:
+    """x -> F^-1 (symbol * F x), padded to this length, in place as far as that goes."""
+    from scipy import fft
+
+    forward, back = (fft.rfft, fft.irfft) if is_real else (fft.fft, fft.ifft)
+
+    def times(x: Any) -> Any:
+        transform = forward(x, length)
+        transform *= symbol
+        return back(transform, length, overwrite_x=True)
+
+    return times
+
+
+def _circulant_inverse(col: Any, row: Any, positive: bool) -> Any:
+    """x -> C^-1 x with c_k = ((n - k) t_k + k t_{k-n}) / n; eigenvalues near zero are moved away
+    from it."""
+    n = len(col)
+    k = np.arange(n)
+    symbol = _symbol(((n - k) * col + k * np.concatenate([col[:1], row[:0:-1]])) / n)
+    size = np.abs(symbol)
+    least = 1e-13 * size.max()
+    inverse = 1 / (np.maximum(size, least) if positive else np.where(size > least, symbol, least))
+    return _filter(inverse, n, not np.iscomplexobj(col))
+
+
+# ------------------------------------------------------------------------------------ determinants
+
+
+def of_pivots(pivots: Any, sign: Any = 1) -> tuple[Any, Any]:
+    """The sign and the logarithm of the product of pivots, times a sign."""
+    if not np.iscomplexobj(pivots) and np.min(pivots) > 0:
+        return sign, np.sum(np.log(pivots), dtype=np.float64)
+    size = np.abs(pivots)
+    with np.errstate(all="ignore"):
+        logarithm = np.sum(np.log(size), dtype=np.float64)
+        if not size.all():
+            return 0 * sign, logarithm
+        if np.iscomplexobj(pivots):
+            return sign * np.prod(pivots / size), logarithm
+        return sign * (1 - 2 * (np.count_nonzero(pivots < 0) % 2)), logarithm
+
+
+def parity(perm: Any) -> int:
+    """The sign of a permutation."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    n = len(perm)
+    cycles = (
+        connected_components(csr_array((np.ones(n), perm, np.arange(n + 1)), shape=(n, n)))[0]
+        if n
+        else 0
+    )
+    return 1 - 2 * int((n - cycles) % 2)
+
+
+def _lapack(name: str, *arrays: Any) -> Any:
+    from scipy.linalg import get_lapack_funcs
+
+    return get_lapack_funcs((name,), arrays)[0]
+
+
+def tridiagonal_slogdet(lower: Any, diag: Any, upper: Any) -> tuple[Any, Any]:
+    """By LU with partial pivoting along three diagonals, 10 n flops."""
+    if len(diag) < 3:  # LAPACK's wrapper refuses empty diagonals
+        minor = diag[0] if len(diag) == 1 else diag[0] * diag[1] - lower[0] * upper[0]
+        return of_pivots(np.asarray([minor]))
+    dtype = np.result_type(lower, diag, upper, np.float32)
+    diag = diag.astype(dtype, copy=False)
+    _, pivots, _, _, swaps, _ = _lapack("gttrf", diag)(
+        *(x.astype(dtype, copy=False) for x in (lower, diag, upper))
+    )
+    n = len(diag)
+    # row i, counted from 1, was swapped with i or i + 1
+    swapped = int(np.sum(swaps, dtype=np.int64)) - n * (n + 1) // 2
+    return of_pivots(pivots, 1 - 2 * (swapped % 2))
+
+
+def banded_slogdet(diagonals: Any, offsets: tuple[int, ...], n: int) -> tuple[Any, Any]:
+    """By LU with partial pivoting within the band: O(n l (l + u))."""
+    below, above = max(0, -min(offsets)), max(0, *offsets)
+    ab = np.zeros((2 * below + above + 1, n), np.result_type(np.float32, *diagonals))
+    for d, k in zip(diagonals, offsets, strict=True):
+        ab[below + above - k, max(k, 0) : max(k, 0) + len(d)] = d
+    factors, swaps, _ = _lapack("gbtrf", ab)(ab, below, above)
+    return of_pivots(factors[below + above], 1 - 2 * (np.count_nonzero(swaps != np.arange(n)) % 2))
+
+
+def sparse_slogdet(data: Any, structure: Any, positive: bool) -> tuple[Any, Any]:
+    """By SuperLU; of a positive definite matrix with pivots on the diagonal, which keeps the
+    factors sparser."""
+    from scipy.sparse import csr_array
+
+    wide = data.astype(np.complex128 if data.dtype.kind == "c" else np.float64)
+    S = csr_array((wide, structure.columns, structure.indptr), shape=structure.shape)
+    if not np.isfinite(wide).all():
+        return np.nan, np.nan
+    if structure.is_triangular:
+        return of_pivots(S.diagonal())
+
+    def factored(definite: bool) -> Any:
+        return SparseLU(wide, structure.indptr, structure.columns, definite).factors
+
+    try:
+        factors = factored(positive)
+        if positive:
+            p = np.cos(np.arange(structure.shape[0]))
+            x = factors.solve(p.astype(wide.dtype))
+            size = np.linalg.norm(p) + np.abs(wide).max() * np.linalg.norm(x)
+            if not np.linalg.norm(S @ x - p) <= PROBE * size:
+                factors = factored(False)  # it was not positive definite after all
+    except ArithmeticError:  # exactly singular
+        return 0.0, -np.inf
+    return of_pivots(factors.U.diagonal(), parity(factors.perm_r) * parity(factors.perm_c))
+
+
+def toeplitz_slogdet(col: Any, row: Any) -> tuple[Any, Any, bool]:
+    """By pivoted elimination of a displacement (Gohberg, Kailath and Olshevsky 1995): O(n^2),
+    memory O(n).
+
+    With the shift Z_1 and its negacyclic brother Z_-1, Z_1 T - T Z_-1 = G B has rank 2. For the
+    unitary Fourier matrix F and D = diag(exp(iπ j / n)) the matrix C = F T D F^H has entries (F
+    G)_k (B D F^H)_l / (s_k - t_l), as has every matrix that is left of it by elimination; rows may
+    be swapped. det T = det C / det D, and det D = exp(iπ (n - 1) / 2).
+
+    The third value tells whether the factors stayed of the size that they had, and so the accuracy.
+    """
+    n = len(col)
+    t, real = np.asarray(col, np.complex128), np.isrealobj(col) and np.isrealobj(row)
+    upper = np.asarray(row, np.complex128)
+    G, B = np.zeros((2, n), complex), np.zeros((2, n), complex)  # G^T and B
+    G[0, 0], B[1, -1] = 1, 1
+    B[0, :-1] = t[:0:-1] - upper[1:]
+    G[1, 1:] = upper[:0:-1] + t[1:]
+    G[1, 0] = 2 * t[0]
+    G = np.fft.fft(G, axis=1, norm="ortho")
+    B = np.fft.ifft(B * np.exp(1j * np.pi * np.arange(n) / n), axis=1, norm="ortho")
+    s = np.exp(-2j * np.pi * np.arange(n) / n)
+    t = np.exp(-1j * np.pi * (2 * np.arange(n) + 1) / n)
+    before = np.abs(G).max() * np.abs(B).max()
+    pivots, sign, growth = np.zeros(n, complex), 1, 0.0
+    for k in range(n):
+        column = (G[0, k:] * B[0, k] + G[1, k:] * B[1, k]) / (s[k:] - t[k])
+        place = k + int(np.argmax(np.abs(column)))
+        if place != k:
+            sign = -sign
+            swapped, back = [k, place], [place, k]
+            G[:, swapped], s[swapped] = G[:, back], s[back]
+            column[0], column[place - k] = column[place - k], column[0]
+        pivots[k] = pivot = column[0]
+        if pivot == 0:
+            break
+        line = (G[0, k] * B[0, k:] + G[1, k] * B[1, k:]) / (s[k] - t[k:])
+        growth = max(growth, np.abs(G[:, k]).sum() * np.abs(B[:, k]).sum())
+        G[:, k + 1 :] -= column[1:] / pivot * G[:, k, None]
+        B[:, k + 1 :] -= line[1:] / pivot * B[:, k, None]
+    value, logarithm = of_pivots(pivots, sign)
+    value = value * np.exp(-0.5j * np.pi * ((n - 1) % 4))
+    return (np.sign(value.real) if real else value), logarithm, bool(growth < 1e6 * before)
