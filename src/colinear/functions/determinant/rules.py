@@ -252,7 +252,7 @@ def slogdet_permutation(A: Any, method: Any) -> tuple[Array, Array]:
             np.reshape(np.asarray(parities), A.batch_shape), dtype=A.dtype, device=A._context.device
         )
     else:  # traced, so its cycles cannot be counted: its matrix is factored
-        sign, _ = LUFactor._of(*A.xp.lu_factor(A.to_dense()), "N").slogdet()
+        sign, _ = LUFactor._of(*A.xp.lu_factor(A.to_dense())).slogdet()
     return positive * sign, zero
 
 

@@ -209,7 +209,7 @@ def cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
         kept = lambda L, A: (L, xp.broadcast_to(unmoved, A.shape[:-1]))
         positive = xp.all(ok)
         return CholeskyOrLUFactor._of(
-            *xp.cond(positive, kept, lambda L, A: xp.lu_factor(A), L, A), positive, "N"
+            *xp.cond(positive, kept, lambda L, A: xp.lu_factor(A), L, A), positive
         ), None
     # Both are run, and Cholesky's factors written as LU's, `L D^-1/2` and `D^1/2 L^H`.
     d = xp.diagonal(L)
@@ -218,14 +218,14 @@ def cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
     )
     other, swaps = xp.lu_factor(A)
     return LUFactor._of(
-        xp.where(ok[..., None, None], LU, other), xp.where(ok[..., None], unmoved, swaps), "N"
+        xp.where(ok[..., None, None], LU, other), xp.where(ok[..., None], unmoved, swaps)
     ), None
 
 
 MAKE: dict[str, Callable[[Any, Array], tuple[LinearOperator, Array | None]]] = {
     "Cholesky": _cholesky,
     "LDL": lambda xp, A: (LDLFactor._of(xp.ldl_factor(A)), None),
-    "LU": lambda xp, A: (LUFactor._of(*xp.lu_factor(A), "N"), None),
+    "LU": lambda xp, A: (LUFactor._of(*xp.lu_factor(A)), None),
     "QR": qr_factor,
 }
 ONE_TRIANGLE = {
@@ -315,7 +315,7 @@ def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[st
     None); reports how it went."""
     xp, matrix = A.xp, dense(A)
     if 0 in matrix.shape:
-        factor = LUFactor._of(*xp.lu_factor(matrix), "N")
+        factor = LUFactor._of(*xp.lu_factor(matrix))
         X = matrix[..., :0] if B is None else factor @ B
         report(Info(method="LU"))
         return Solution(factor, X, xp.zeros((), dtype=None), xp.zeros(X.shape[-1:]), True)

@@ -139,7 +139,7 @@ def inv_triangular(A: Any, method: Any) -> LinearOperator:
     square_size("inv", A, "an inverse", "Use pinv(A).")
     if not A.unit:
         report_values(A.xp, A.xp.diagonal(A.A))
-    return Inverse(A, TriangularFactor._of(A.A, A.lower, A.unit, "N"))
+    return Inverse(A, TriangularFactor._of(A.A, A.lower, A.unit))
 
 
 def wraps_around(A: Any) -> bool:
