@@ -12,6 +12,7 @@ from ..operators.tree import conjugate_leaves
 from ..operators.unitary import pad_end
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
 
+
 class CholeskyFactor(LinearOperator):
     """A^-1 from A = L L^H."""
 

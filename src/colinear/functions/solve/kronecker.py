@@ -13,7 +13,7 @@ import numpy as np
 from ...backends import Array, namespace_of
 from ...dispatch import Choice, arrange, rule
 from ...factors.inverse import Inverse
-from ...factors.structured import SchurFactor, SpectralFactor, SylvesterFactor
+from ...factors.structured import SchurFactor, SpectralFactor
 from ...info import Info, report
 from ...operators import (
     Dense,
@@ -149,9 +149,8 @@ MOST_ROWS = 5000  # that are solved one by one, in Python
 
 
 def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperator:
-    """Where there is no good basis of eigenvectors: substitution in the Schur forms, by LAPACK
-    for two terms in NumPy (Bartels and Stewart), else row by row; as a matrix where derivatives
-    are recorded, of a batch and of a product."""
+    """Where there is no good basis of eigenvectors: substitution in the Schur forms, row by
+    row; as a matrix where derivatives are recorded, of a batch and of a product."""
     xp, terms = A.xp, kronecker.operands
     one_sum = isinstance(kronecker, KroneckerSum) and not A.batch_shape and A.dtype.itemsize >= 4
     rows = A.shape[-1] // max(terms[-1].shape[-1], 1)
@@ -167,19 +166,12 @@ def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperat
     if not all(np.isfinite(M).all() for M in (first, *others)):
         report(Info(Status.NONFINITE))
         return ScaledIdentity(math.nan, A.shape[-1], like=A)
-    if xp.name == "numpy" and len(terms) == 2:
-        T, Q = schur(first, output="complex")
-        R, P = schur(others[0].T, output="complex")
-        # reports an eigenvalue of zero
-        reciprocal_spectrum(xp, np.add.outer(np.diag(T), np.diag(R)).reshape(-1))
-        return Inverse(A, SylvesterFactor._of(Q, T, P, R, "N", not A.is_complex))
     triangles, bases = zip(*(schur(M, output="complex") for M in (first, *others)))
     put = lambda x: xp.asarray(x, dtype=xp.complex_dtype(A.dtype), device=A._context.device)
     reciprocal_spectrum(xp, put(reduce(np.add.outer, [np.diag(T) for T in triangles]).reshape(-1)))
-    factor = SchurFactor._of(
-        tuple(map(put, bases)), tuple(map(put, triangles)), "N", not A.is_complex
+    return Inverse(
+        A, SchurFactor._of(tuple(map(put, bases)), tuple(map(put, triangles)), not A.is_complex)
     )
-    return Inverse(A, factor)
 
 
 # --------------------------------------------------------------------------------------------------
