@@ -10,6 +10,7 @@ import numpy as np
 from ..backends import Array, adjoint, namespace_of
 from ..backends import shared as _banded
 from ..operators import LinearOperator
+from ..operators.banded import natural_length, pad_with_zeros
 from ..operators.bounds import bound_by_norm, bound_of_tridiagonal
 from ..operators.context import Context, broadcast_batches, context_of
 from ..operators.tree import conjugate_leaves, memo
@@ -123,8 +124,8 @@ class BandedFactor(LinearOperator):
     """A^-1 of a banded A, by elimination with pivoting: O(n l (l + u)) for each block of right
     sides.
 
-    As LAPACK stores it: `ab[..., u + i - j, j] = A[..., i, j]`, with l diagonals below the main one
-    and u above.
+    `ab` is A as LAPACK stores it, with l diagonals below the main one and u above: see
+    `lapack_band`.
     """
 
     ab: Array
@@ -149,6 +150,23 @@ class BandedFactor(LinearOperator):
     def _flops(self) -> float:
         lower, upper = self.widths
         return 2.0 * self.ab.shape[-1] * (lower + 1) * (lower + upper + 1)
+
+
+def lapack_band(A: Any, lower: int, upper: int) -> Array:
+    """The band of a `Banded` as LAPACK stores it, with so many diagonals below and above the main
+    one: `ab[..., upper + i - j, j] = A[..., i, j]`."""
+    xp, (m, n) = A.xp, A.shape[-2:]
+    by_offset = dict(zip(A.offsets, A.diagonals))
+
+    def row(k: int) -> Array:
+        d = by_offset.get(
+            k, xp.zeros((natural_length(k, m, n),), dtype=A.dtype, device=A._context.device)
+        )
+        d = xp.astype(xp.broadcast_to(d, (*A.batch_shape, d.shape[-1])), A.dtype)
+        before = min(max(k, 0), n)
+        return pad_with_zeros(xp, d, before, n - before - d.shape[-1], axis=-1)
+
+    return xp.stack([row(k) for k in range(upper, -lower - 1, -1)], axis=-2)
 
 
 class SpectralFactor(LinearOperator):

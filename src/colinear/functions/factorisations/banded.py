@@ -9,10 +9,11 @@ import numpy as np
 from ...backends import Array
 from ...dispatch import Cost, rule
 from ...factors.dense import UnitaryChain
+from ...factors.structured import lapack_band
 from ...info import Info, report
 from ...methods.sparse_direct import factors_in_order, stays_sparse
 from ...operators import Banded, LinearOperator, Permutation, ScaledIdentity, Sparse, Tridiagonal
-from ...operators.banded import natural_length
+from ...operators.banded import band_widths, natural_length
 from ...operators.rewrites import is_scattered
 from ...operators.sparse import from_coordinates
 from ...operators.unitary import pad_end
@@ -20,7 +21,6 @@ from ...status import Status
 from ..common import (
     host_value,
     identity_like,
-    is_half,
     is_traced_or_differentiated,
     report_finite,
     reports_nonfinite,
@@ -43,8 +43,7 @@ def band_is_seen(A: Any) -> bool:
     asked."""
     if isinstance(A, Banded) and is_scattered(A):
         return False
-    offsets = A.offsets if isinstance(A, Banded) else (-1, 0, 1)
-    narrow = A.shape[-1] == A.shape[-2] and 2 * (max(map(abs, offsets)) + 1) < A.shape[-1]
+    narrow = A.shape[-1] == A.shape[-2] and 2 * (max(widths(A)) + 1) < A.shape[-1]
     return narrow and 0 not in A.batch_shape and values_are_seen(A)
 
 
@@ -52,15 +51,13 @@ def band_is_seen(A: Any) -> bool:
 def lu_banded(A: Any, method: Any) -> Factors:
     """B = P L U, where U has as many diagonals more as B has below, and L as many entries in a
     column: sparse if rows were swapped"""
+    from scipy.linalg import get_lapack_funcs
+
     xp, n, batch = A.xp, A.shape[-1], A.batch_shape
-    diagonals, offsets = (
-        (A.diagonals, A.offsets)
-        if isinstance(A, Banded)
-        else ((A.lower, A.diag, A.upper), (-1, 0, 1))
-    )
-    seen_diagonals = [np.broadcast_to(_on_host(xp, d), (*batch, d.shape[-1])) for d in diagonals]
-    each = [_factored([d[at] for d in seen_diagonals], offsets, n) for at in np.ndindex(batch)]
-    below = max(0, -min(offsets))
+    below, above = widths(A)
+    bands = _on_host(xp, lapack_band(_as_banded(A), below, below + above))
+    factor = get_lapack_funcs("gbtrf", (bands,))  # U above and the multipliers below, row exchanges
+    each = [factor(bands[at], below, above)[:2] for at in np.ndindex(batch)]
     packed, swaps = (np.stack(parts).reshape(*batch, *parts[0].shape) for parts in zip(*each))
     report_finite(xp, xp.asarray(packed), method="LU")
 
@@ -82,19 +79,7 @@ def lu_banded(A: Any, method: Any) -> Factors:
 
 
 def _on_host(xp: Any, d: Array) -> Any:
-    return np.asarray(host_value(xp, xp.astype(d, xp.float32) if is_half(xp, d.dtype) else d))
-
-
-def _factored(diagonals: list[Any], offsets: tuple[int, ...], n: int) -> tuple[Any, Any]:
-    """LAPACK's gbtrf: U above and the multipliers below, and the row exchanges."""
-    from scipy.linalg import get_lapack_funcs
-
-    below, above = max(0, -min(offsets)), max(0, *offsets)
-    band = np.zeros((2 * below + above + 1, n), np.result_type(np.float32, *diagonals), order="F")
-    for d, k in zip(diagonals, offsets, strict=True):
-        band[below + above - k, max(k, 0) : max(k, 0) + len(d)] = d
-    packed, swaps, _ = get_lapack_funcs("gbtrf", (band,))(band, below, above)
-    return packed, swaps
+    return np.asarray(host_value(xp, to_computing_dtype(xp, d)))
 
 
 def _followed(swaps: Any, below: int, n: int) -> tuple[Any, Any, Any]:
@@ -241,9 +226,16 @@ def _stacked(A: Any, entries: list[tuple[Any, Any, Any]]) -> Any:
 ROWS = 24  # that a matrix of the chain adds: as many as keep the loop short and its matrices cheap
 
 
+def _as_banded(A: Any) -> Any:
+    """A tridiagonal matrix as a banded one."""
+    if isinstance(A, Banded):
+        return A
+    return Banded._of((A.lower, A.diag, A.upper), (-1, 0, 1), *A.shape[-2:])
+
+
 def widths(A: Any) -> tuple[int, int]:
     """How many diagonals there are below and above the main one."""
-    return (1, 1) if isinstance(A, Tridiagonal) else (max(0, -min(A.offsets)), max(0, *A.offsets))
+    return band_widths(_as_banded(A))
 
 
 def band_is_narrow(A: Any) -> bool:
@@ -305,27 +297,10 @@ def _by_rows(A: Any, rows: int) -> Array:
     """B[i, j] = A[i, i + j - l]: the band by rows, (*batch, rows, l + u + 1). Past the end the
     diagonal is 1, so that no window is singular for that."""
     xp, (lower, upper), (m, n) = A.xp, widths(A), A.shape[-2:]
-    diagonals = (A.lower, A.diag, A.upper) if isinstance(A, Tridiagonal) else A.diagonals
-    by_offset = dict(zip((-1, 0, 1) if isinstance(A, Tridiagonal) else A.offsets, diagonals))
-    end = max(rows, m)
-
-    def constant(value: float, count: int) -> Array:
-        return to_computing_dtype(
-            xp, xp.full((*A.batch_shape, count), value, dtype=A.dtype, device=A._context.device)
-        )
-
-    def column(k: int) -> Array:
-        d = by_offset.get(k)
-        if d is None:
-            d = constant(0.0, natural_length(k, m, n))
-        d = to_computing_dtype(
-            xp, xp.astype(xp.broadcast_to(d, (*A.batch_shape, d.shape[-1])), A.dtype)
-        )
-        before = max(0, -k)
-        after = constant(0.0 if k else 1.0, end - before - d.shape[-1])
-        return xp.concat([constant(0.0, before), d, after], axis=-1)[..., :rows]
-
-    return xp.stack([column(k) for k in range(-lower, upper + 1)], axis=-1)
+    band = xp.matrix_transpose(lapack_band(_as_banded(A)._transpose(), upper, lower))
+    band = pad_end(xp, to_computing_dtype(xp, band), (max(rows, m),), (-2,))[..., :rows, :]
+    past = np.outer(np.arange(rows) >= min(m, n), np.arange(lower + upper + 1) == lower)
+    return band + xp.asarray(past, dtype=band.dtype, device=xp.device_of(band))
 
 
 def _skewed(xp: Any, rows: Array) -> Array:

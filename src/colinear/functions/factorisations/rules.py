@@ -10,6 +10,7 @@ import numpy as np
 from ... import autodiff
 from ...backends import Array, namespace_of
 from ...dispatch import rule
+from ...factors.structured import lapack_band
 from ...info import Info, report
 from ...operators import (
     Banded,
@@ -451,21 +452,11 @@ def cholesky_banded(A: Any, method: Any) -> LinearOperator:
 
     xp, n, batch = A.xp, A.shape[-1], A.batch_shape
     width = max(map(abs, A.offsets))
-    diagonals = {
-        k: np.broadcast_to(xp.to_numpy(d), (*batch, d.shape[-1]))
-        for k, d in zip(A.offsets, A.diagonals)
-    }
-    band = np.zeros((*batch, width + 1, n), dtype=np.result_type(*diagonals.values()))
-    mirror = band.copy()
-    for k, d in diagonals.items():
-        if k <= 0:
-            band[..., -k, : n + k] = d
-        if k >= 0:
-            mirror[..., k, : n - k] = np.conj(d)
-    fine = np.all(
-        np.abs(band - mirror) <= xp.eps(A.dtype) ** 0.5 * (np.abs(band) + np.abs(mirror)),
-        axis=(-2, -1),
+    band, mirror = (
+        np.array(xp.to_numpy(lapack_band(B, width, 0))) for B in (A, A._transpose()._conj())
     )
+    limit = xp.eps(A.dtype) ** 0.5 * (np.abs(band) + np.abs(mirror))
+    fine = np.all(np.abs(band - mirror) <= limit, axis=(-2, -1))
     fine = np.array(fine)
     for at in np.ndindex(batch):
         try:

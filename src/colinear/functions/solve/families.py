@@ -13,7 +13,7 @@ from ...dispatch import Cost, perform, rule
 from ...factors.dense import TriangularFactor
 from ...factors.host import SparseFactor, gohberg_semencul
 from ...factors.inverse import Implicit, Inverse
-from ...factors.structured import BandedFactor, FourierFactor, TridiagonalFactor
+from ...factors.structured import BandedFactor, FourierFactor, TridiagonalFactor, lapack_band
 from ...info import Info, recording, report
 from ...methods.sparse_direct import SparseLU
 from ...methods.toeplitz import columns_of_inverse
@@ -36,7 +36,7 @@ from ...operators import (
     Triangular,
     Tridiagonal,
 )
-from ...operators.banded import band_widths, natural_length
+from ...operators.banded import band_widths
 from ...operators.rewrites import is_compact
 from ...operators.unitary import pad_end
 from ...status import Status
@@ -189,27 +189,9 @@ def inv_tridiagonal(A: Any, method: Any) -> LinearOperator:
 @rule(inv, Banded, when=is_compact, direct=True)
 def inv_banded(A: Any, method: Any) -> LinearOperator:
     """B^-1 b by elimination within the band"""
-    return judged_by_growth("inv_banded", A, _banded_factor(A), A.diagonals)
-
-
-def _banded_factor(A: Any) -> LinearOperator:
-    xp, (lower, upper), n = A.xp, band_widths(A), A.n
-    by_offset = dict(zip(A.offsets, A.diagonals))
-
-    def row(k: int) -> Array:  # the k-th diagonal by columns: ab[u - k, j] = A[j - k, j]
-        d = by_offset.get(k)
-        zeros = [xp.zeros(size, dtype=A.dtype, device=A._context.device) for size in (max(k, 0), n)]
-        if d is None:
-            return xp.broadcast_to(zeros[1], (*A.batch_shape, n))
-        d = xp.broadcast_to(d, (*A.batch_shape, natural_length(k, n, n)))
-        before = xp.broadcast_to(zeros[0], (*A.batch_shape, max(k, 0)))
-        after = xp.zeros(
-            (*A.batch_shape, n - max(k, 0) - d.shape[-1]), dtype=A.dtype, device=A._context.device
-        )
-        return xp.concat([before, xp.astype(d, A.dtype), after], axis=-1)
-
-    return BandedFactor._of(
-        xp.stack([row(k) for k in range(upper, -lower - 1, -1)], axis=-2), (lower, upper)
+    widths = band_widths(A)
+    return judged_by_growth(
+        "inv_banded", A, BandedFactor._of(lapack_band(A, *widths), widths), A.diagonals
     )
 
 
