@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...backends import Array
+from ...backends import Array, adjoint
 from ...dispatch import Choice, Cost
 from ...factors.dense import CholeskyFactor, CholeskyOrLUFactor, LDLFactor, LUFactor, qr_factor
 from ...factors.inverse import differentiable
@@ -24,7 +24,6 @@ from ..common import (
     dense,
     host_value,
     ignore_float_errors,
-    is_traced_or_differentiated,
     values_are_seen,
 )
 from .cost import itemsize
@@ -35,13 +34,14 @@ FEW = 4  # columns, which are looked at one by one
 def probe(xp: Any, n: int, dtype: Any, device: Any) -> Array:
     """A column without symmetry or structure that a matrix might share."""
     if xp.name == "numpy" and n <= 64:
-        return _small_probe(n, xp.real_dtype(dtype))
-    return xp.cos(xp.arange(n, dtype=xp.real_dtype(dtype), device=device))[:, None]
+        return _small_probe(n, dtype)
+    p = xp.cos(xp.arange(n, dtype=xp.real_dtype(dtype), device=device))[:, None]
+    return p if p.dtype == dtype else xp.astype(p, dtype)
 
 
 @functools.cache
 def _small_probe(n: int, dtype: Any) -> Array:
-    p = np.cos(np.arange(n, dtype=dtype))[:, None]
+    p = np.cos(np.arange(n))[:, None].astype(dtype)
     p.flags.writeable = False
     return p
 
@@ -92,7 +92,6 @@ def reproduces(xp: Any, A: Array, again: Callable[[Array], Array]) -> Array:
     The product by the factors, `again(p)`, is compared with A p for a probe p.
     """
     p = probe(xp, A.shape[-1], A.dtype, xp.device_of(A))
-    p = p if p.dtype == A.dtype else xp.astype(p, A.dtype)
     size = xp.max(xp.abs(A), axis=(-2, -1)) * A.shape[-1]
     error = xp.max(xp.abs(xp.matmul(A, p) - again(p)), axis=(-2, -1))
     return error <= math.sqrt(xp.eps(A.dtype)) * size
@@ -100,16 +99,14 @@ def reproduces(xp: Any, A: Array, again: Callable[[Array], Array]) -> Array:
 
 def times_adjoint(xp: Any, L: Array) -> Callable[[Array], Array]:
     """p -> L L^H p"""
-    return lambda p: xp.matmul(L, xp.matmul(xp.conj(xp.matrix_transpose(L)), p))
+    return lambda p: xp.matmul(L, xp.matmul(adjoint(xp, L), p))
 
 
 def mirrored(xp: Any, A: Array) -> Callable[[Array], Array]:
     """p -> H p for the Hermitian H whose lower triangle is that of A."""
     strict = xp.tril(A, -1)
     d = xp.astype(xp.real(xp.diagonal(A)), A.dtype)[..., None]
-    return lambda p: (
-        xp.matmul(strict, p) + d * p + xp.matmul(xp.conj(xp.matrix_transpose(strict)), p)
-    )
+    return lambda p: xp.matmul(strict, p) + d * p + xp.matmul(adjoint(xp, strict), p)
 
 
 # Dense factorisations for `inv`, `solve` and the determinants: which one, how its answer is
@@ -213,9 +210,7 @@ def cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
         ), None
     # Both are run, and Cholesky's factors written as LU's, `L D^-1/2` and `D^1/2 L^H`.
     d = xp.diagonal(L)
-    LU = xp.tril(L / d[..., None, :], -1) + xp.triu(
-        d[..., :, None] * xp.conj(xp.matrix_transpose(L))
-    )
+    LU = xp.tril(L / d[..., None, :], -1) + xp.triu(d[..., :, None] * adjoint(xp, L))
     other, swaps = xp.lu_factor(A)
     return LUFactor._of(
         xp.where(ok[..., None, None], LU, other), xp.where(ok[..., None], unmoved, swaps)
@@ -239,42 +234,32 @@ _BROKEN = {"Cholesky": Status.NOT_POSITIVE_DEFINITE, "QR": Status.SINGULAR}
 
 
 def _with_probe(xp: Any, B: Array | None, A: Array) -> Array:
-    n, device = A.shape[-1], xp.device_of(A)
-    dtype = A.dtype if B is None else B.dtype
-    p = probe(xp, n, dtype, device)
-    p = p if p.dtype == dtype else xp.astype(p, dtype)
+    p = probe(xp, A.shape[-1], A.dtype if B is None else B.dtype, xp.device_of(A))
     if B is None:
         return p
     return xp.concat([B, p if B.ndim == 2 else xp.broadcast_to(p, (*B.shape[:-1], 1))], axis=-1)
 
 
 def _judge(
-    xp: Any,
-    A: Array,
-    largest: Array,
-    factor: LinearOperator,
-    broken: tuple[Any, Status],
-    B: Array,
-    X: Array,
-    tol: float,
+    xp: Any, A: Array, B: Array, tol: float, name: str, factor: Any, broken: Any, X: Array
 ) -> Solution:
     """How well X solves A X = B, whose last column is the probe. `broken`: which factorisations
-    broke down, and how that is called."""
+    of this name broke down, None if none can."""
     R = B - xp.matmul(A, X)
     r, b, x = (column_norms(xp, Y) for Y in (R, B, X))
-    eps, n = xp.eps(A.dtype), A.shape[-1]
+    eps, n, largest = xp.eps(A.dtype), A.shape[-1], xp.max(xp.abs(A), axis=(-2, -1))
     # |A^-1 p| / |p| is |A^-1| / sqrt(n) or so for a p without structure: where this exceeds 1, A is
     # singular to working accuracy.
     growth = MARGIN * n * eps * largest * (x[..., -1] / b[..., -1])
     backward = r[..., -1] / (n * largest * x[..., -1] + b[..., -1])
-    residual = r / xp.where(b == 0, 1, b)
-    columns = residual[..., :-1]
-    accurate = xp.all(columns <= tol, axis=-1) if columns.shape[-1] else backward <= math.sqrt(eps)
-    fine = xp.logical_and(accurate, xp.logical_and(growth < 1, backward <= math.sqrt(eps)))
+    columns = (r / xp.where(b == 0, 1, b))[..., :-1]
+    fine = backward <= math.sqrt(eps)
+    if columns.shape[-1]:
+        fine = xp.logical_and(fine, xp.all(columns <= tol, axis=-1))
     status = xp.where(fine, int(Status.SUCCESS), int(Status.INACCURATE))
     status = xp.where(growth < 1, status, int(Status.SINGULAR))
-    if broken[0] is not None:
-        status = xp.where(broken[0], int(broken[1]), status)
+    if broken is not None:
+        status = xp.where(broken, int(_BROKEN[name]), status)
     finite = xp.logical_and(xp.isfinite(largest), xp.all(xp.isfinite(b), axis=-1))
     status = xp.where(finite, status, int(Status.NONFINITE))
     rounding = host_value(xp, backward)
@@ -305,9 +290,7 @@ def worst(xp: Any, status: Array) -> Status | None:
 def solution(A: LinearOperator, B: Array | None, method: Method | None) -> Solution:
     """The solution of A X = B by the chain of factorisations; reports how it went."""
     chosen = fitting("solve", method, *FACTORISATIONS)
-    return _solution(
-        A, B, chosen, candidates(A, chosen, is_traced_or_differentiated(A.xp, dense(A)))
-    )
+    return _solution(A, B, chosen, candidates(A, chosen, not values_are_seen(A)))
 
 
 def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[str]) -> Solution:
@@ -320,67 +303,45 @@ def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[st
         report(Info(method="LU"))
         return Solution(factor, X, xp.zeros((), dtype=None), xp.zeros(X.shape[-1:]), True)
     tol = chosen.tolerance(xp, A.dtype if B is None else xp.result_type(A.dtype, B.dtype))
+    is_traced = xp.is_traced(matrix) or (B is not None and xp.is_traced(B))
     with ignore_float_errors(xp):
-        if xp.is_traced(matrix) or (B is not None and xp.is_traced(B)):
-            return _traced(xp, A, matrix, B, names[0], isinstance(chosen, Auto), tol)
-        return _retried(xp, matrix, B, names, tol)
+        best, info = _first_right(
+            xp, matrix, _with_probe(xp, B, matrix), tol, names, is_traced, isinstance(chosen, Auto)
+        )
+    if info is not None:
+        report(info if B is not None else info.replace(residual=None))
+    return best._replace(X=best.X[..., :-1])
 
 
-def _traced(
-    xp: Any, A: LinearOperator, matrix: Array, B: Array | None, name: str, auto: bool, tol: float
-) -> Solution:
-    make = cholesky_or_lu if auto and name == "Cholesky" else MAKE[name]
-    right_sides = _with_probe(xp, B, matrix)
-    factor, broken = differentiable(xp, make, matrix) if name != "QR" else make(xp, matrix)
-    matrix = xp.stop_gradient(matrix)  # to judge with
-    largest = xp.max(xp.abs(matrix), axis=(-2, -1))
-    X = factor._matmat(right_sides)
-    found = _judge(
-        xp,
-        matrix,
-        largest,
-        factor,
-        (broken, _BROKEN.get(name, Status.SINGULAR)),
-        right_sides,
-        X,
-        tol,
-    )
-    report(Info(found.status, residual=found.residual if B is not None else None, method=name))
-    return found._replace(X=X[..., :-1])
-
-
-def _retried(xp: Any, matrix: Array, B: Array | None, names: list[str], tol: float) -> Solution:
-    right_sides = _with_probe(xp, B, matrix)
-    held = xp.stop_gradient(matrix)  # to judge with
-    largest: Any = None
+def _first_right(
+    xp: Any, A: Array, B: Array, tol: float, names: list[str], is_traced: bool, is_free: bool
+) -> tuple[Solution, Info | None]:
+    """The solution by the first of these factorisations that is right, else by the best, and what
+    is to be reported; under tracing that of the first."""
+    held = xp.stop_gradient(A)  # to judge with
+    judge = functools.partial(_judge, xp, held, B, tol)
     failures: list[str] = []
     best, best_status, best_name = None, Status.NONFINITE, names[0]
     while names:
-        name = names.pop(0)
-        factor, broken = (
-            differentiable(xp, MAKE[name], matrix) if name != "QR" else qr_factor(xp, matrix)
-        )
-        X = factor._matmat(right_sides)
-        if (
-            not failures
-            and not is_detailed()
-            and name != "QR"
-            and _is_plainly_right(xp, held, right_sides, X, tol)
-        ):
-            return Solution(factor, X[..., :-1], None, None, True)
-        largest = xp.max(xp.abs(held), axis=(-2, -1)) if largest is None else largest
-        verdict = broken, _BROKEN.get(name, Status.SINGULAR)
-        found = _judge(xp, matrix, largest, factor, verdict, right_sides, X, tol)
+        name, *names = names
+        make = cholesky_or_lu if is_traced and is_free and name == "Cholesky" else MAKE[name]
+        factor, broken = make(xp, A) if name == "QR" else differentiable(xp, make, A)
+        X = factor._matmat(B)
+        is_first = not (failures or is_traced or is_detailed()) and name != "QR"
+        if is_first and _is_plainly_right(xp, held, B, X, tol):
+            return Solution(factor, X, None, None, True), None
+        found = judge(name, factor, broken, X)
         status = worst(xp, found.status)
+        if status is None:
+            return found, Info(found.status, residual=found.residual, method=name)
         for _ in range(REFINEMENTS):
             if status != Status.INACCURATE:
                 break
-            X = found.X + factor._matmat(right_sides - xp.matmul(matrix, found.X))
-            refined = _judge(xp, matrix, largest, factor, verdict, right_sides, X, tol)
+            X = found.X + factor._matmat(B - xp.matmul(A, found.X))
+            refined = judge(name, factor, broken, X)
             if not _is_better(xp, refined, found):
                 break
             found, status = refined, worst(xp, refined.status)
-        assert status is not None
         if best is None or status <= best_status or name == "QR":
             best, best_status, best_name = found, status, name
         if status in (Status.SUCCESS, Status.NONFINITE):
@@ -389,28 +350,14 @@ def _retried(xp: Any, matrix: Array, B: Array | None, names: list[str], tol: flo
         if status is Status.SINGULAR or found.stable:
             names = names[-1:]  # QR at once, which shows the rank: the others would find the same
     assert best is not None
-    fell_back = best_status is Status.SUCCESS and bool(failures)
-    message = (
-        f"{', '.join(failures)}; {best_name} gave the answer"
-        if fell_back
-        else ", ".join(failures[:-1])
-    )
-    if not fell_back and best_status.is_failure and best_name in ONE_TRIANGLE:
-        message = (
-            message
-            if host_value(xp, reproduces(xp, held, mirrored(xp, held))).all()
-            else ONE_TRIANGLE[best_name]
-        )
-    residual = None if B is None else best.residual
-    report(
-        Info(
-            Status.FELL_BACK if fell_back else best_status,
-            residual=residual,
-            method=best_name,
-            message=message,
-        )
-    )
-    return best._replace(X=best.X[..., :-1])
+    message = ", ".join(failures[:-1])
+    if best_status is Status.SUCCESS and failures:
+        message = f"{', '.join(failures)}; {best_name} gave the answer"
+        best_status = Status.FELL_BACK
+    elif best_status.is_failure and best_name in ONE_TRIANGLE:
+        is_mirrored = host_value(xp, reproduces(xp, held, mirrored(xp, held))).all()
+        message = message if is_mirrored else ONE_TRIANGLE[best_name]
+    return best, Info(best_status, residual=best.residual, method=best_name, message=message)
 
 
 def _is_better(xp: Any, new: Solution, old: Solution) -> bool:

@@ -216,7 +216,7 @@ def report_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> Ar
     if 0 in A.shape:
         return xp.zeros(())
     with ignore_float_errors(xp):
-        p = xp.astype(probe(xp, n, A.dtype, A._context.device), A.dtype)
+        p = probe(xp, n, A.dtype, A._context.device)
         x = factor._matmat(p)
         largest = xp.max(xp.stack([xp.max(xp.abs(e)) for e in entries if 0 not in e.shape]))
         growth = (
@@ -433,6 +433,6 @@ def _reproduces(values: Any, factor: Any, structure: Any) -> bool:
         probe(numpy, structure.shape[0], values.dtype, None),
         (*values.shape[:-1], structure.shape[0], 1),
     )
-    x = factor.lu.solve(np.asarray(p, values.dtype), "N")
+    x = factor.lu.solve(p, "N")
     residual = p - numpy.sparse_matmul(values, structure, x)
     return bool(np.linalg.norm(residual) <= math.sqrt(numpy.eps(values.dtype)) * np.linalg.norm(p))
