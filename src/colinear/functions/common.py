@@ -236,6 +236,12 @@ def extreme_magnitudes(xp: Any, values: Array) -> tuple[Array, Array]:
     return xp.min(size, axis=-1), xp.max(size, axis=-1)
 
 
+def report_all(reports: Sequence[Info]) -> None:
+    """Report what was recorded."""
+    for info in reports:
+        report(info)
+
+
 def report_values(xp: Any, x: Array) -> None:
     """Report zeros (SINGULAR) and NaN or infinity (NONFINITE) among numbers that will be divided
     by."""
