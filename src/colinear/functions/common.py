@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..backends import Array, is_array, namespace_of
+from ..backends import Array, adjoint, is_array, namespace_of
 from ..dispatch import Pattern
 from ..errors import ShapeError, TooLargeError
 from ..info import Info, report
@@ -95,6 +95,17 @@ def to_result_dtype(xp: Any, x: Array, dtype: Any) -> Array:
     if not is_half(xp, dtype) or xp.is_complex(x) or not xp.is_floating(x):
         return x
     return xp.astype(x, dtype)
+
+
+def array_like(A: LinearOperator, values: Any) -> Array:
+    """Values as an array in A's framework, dtype and device."""
+    return A.xp.asarray(values, dtype=A.dtype, device=A._context.device)
+
+
+def low_rank_sides(A: Any) -> tuple[Array, Array]:
+    """U C and V of U C V^H."""
+    U = A.U if A.core is None else A.xp.matmul(A.U, A.core)
+    return U, A.U if A.V is None else A.V
 
 
 def outer(combine: Any, v: Array, w: Array) -> Array:
@@ -214,13 +225,12 @@ def reciprocal_spectrum(xp: Any, values: Array) -> Array:
     if 0 in values.shape:
         return values
     smallest, largest = extreme_magnitudes(xp, values)
-    status = xp.where(
-        smallest <= MARGIN * xp.eps(values.dtype) * largest,
-        int(Status.SINGULAR),
-        int(Status.SUCCESS),
-    )
+    regular = smallest > MARGIN * xp.eps(values.dtype) * largest
     # NaN stays through min and max
-    report_status(xp, xp.where(xp.isfinite(smallest + largest), status, int(Status.NONFINITE)))
+    finite = xp.isfinite(smallest + largest)
+    report_status(
+        xp, xp.where(finite, outcome(xp, regular, Status.SINGULAR), int(Status.NONFINITE))
+    )
     with ignore_float_errors(xp):
         return 1 / values
 
@@ -247,13 +257,10 @@ def report_values(xp: Any, x: Array) -> None:
     by."""
     if 0 in x.shape:
         return
-    status = xp.where(
-        xp.any(x == 0, axis=-1) if x.ndim else x == 0, int(Status.SINGULAR), int(Status.SUCCESS)
-    )
-    finite = xp.isfinite(x)
-    report_status(
-        xp, xp.where(xp.all(finite, axis=-1) if x.ndim else finite, status, int(Status.NONFINITE))
-    )
+    x = x if x.ndim else x[None]
+    status = outcome(xp, xp.all(x != 0, axis=-1), Status.SINGULAR)
+    finite = xp.all(xp.isfinite(x), axis=-1)
+    report_status(xp, xp.where(finite, status, int(Status.NONFINITE)))
 
 
 def report_status(xp: Any, status: Array, **details: Any) -> None:
@@ -265,11 +272,19 @@ def report_status(xp: Any, status: Array, **details: Any) -> None:
         report(Info(Status(int(values.max())), **details))
 
 
+def outcome(xp: Any, fine: Array, failure: Status) -> Array:
+    """SUCCESS where all is fine, elsewhere the failure."""
+    return xp.where(fine, int(Status.SUCCESS), int(failure))
+
+
+def report_unless(xp: Any, fine: Array, failure: Status, **details: Any) -> None:
+    """Report the failure unless all is seen to be fine."""
+    report_status(xp, outcome(xp, fine, failure), **details)
+
+
 def report_finite(xp: Any, x: Array, **details: Any) -> None:
     """Report NaN or infinity in a result."""
-    report_status(
-        xp, xp.where(xp.all(xp.isfinite(x)), int(Status.SUCCESS), int(Status.NONFINITE)), **details
-    )
+    report_unless(xp, xp.all(xp.isfinite(x)), Status.NONFINITE, **details)
 
 
 def report_arrays(A: LinearOperator) -> None:
@@ -448,7 +463,7 @@ def complement(U: LinearOperator) -> LinearOperator:
     M = to_computing_dtype(xp, U.to_dense())
     X, s, Yh = xp.svd(M[..., :r, :])
     W = xp.concat([M[..., :r, :] + xp.matmul(X, Yh), M[..., r:, :]], axis=-2)
-    core = -xp.matmul(xp.conj(xp.matrix_transpose(Yh)) / (1 + s)[..., None, :], Yh)
+    core = -xp.matmul(adjoint(xp, Yh) / (1 + s)[..., None, :], Yh)
     W, core = to_result_dtype(xp, W, U.dtype), to_result_dtype(xp, core, U.dtype)
     H = Sum(identity_like(U, m), LowRank(W, core=core))._claim(UNITARY | SELF_ADJOINT)
     return Sliced(H, slice(None), range(r, m))._claim(STIEFEL)

@@ -45,9 +45,12 @@ from ..common import (
     host_value,
     identity_like,
     ignore_float_errors,
+    outcome,
     reciprocal,
     reciprocal_spectrum,
+    report_all,
     report_status,
+    report_unless,
     report_values,
     reports_nonfinite,
     square_size,
@@ -64,7 +67,7 @@ from .auto import (
 from .cost import prefers_iteration, sparse_work
 from .dense import column_norms, probe
 from .elimination import is_left_to_residual
-from .inverse import LARGEST_DENSE, inv, inverse, kept
+from .inverse import fits_as_a_whole, inv, inverse, kept, no_inverse
 
 # The inverse of families: known, by substitution, by Fourier transforms, along bands.
 
@@ -183,24 +186,20 @@ def _by_fourier(A: Any, column: Array, grid: tuple[int, ...]) -> LinearOperator:
 def inv_tridiagonal(A: Any, method: Any) -> LinearOperator:
     """T^-1 b by elimination along three diagonals, in linear time"""
     factor = TridiagonalFactor._of(A.lower, A.diag, A.upper)
-    return judged_by_growth("inv_tridiagonal", A, factor, (A.lower, A.diag, A.upper))
+    return judged_by_growth(A, factor, (A.lower, A.diag, A.upper))
 
 
 @rule(inv, Banded, when=is_compact, direct=True)
 def inv_banded(A: Any, method: Any) -> LinearOperator:
     """B^-1 b by elimination within the band"""
     widths = band_widths(A)
-    return judged_by_growth(
-        "inv_banded", A, BandedFactor._of(lapack_band(A, *widths), widths), A.diagonals
-    )
+    return judged_by_growth(A, BandedFactor._of(lapack_band(A, *widths), widths), A.diagonals)
 
 
-def judged_by_growth(
-    rule: str, A: LinearOperator, factor: LinearOperator, entries: Any
-) -> LinearOperator:
-    """The inverse by `factor`, found by this rule; reports if it grows, unless that is left to
-    the residual of a solve."""
-    if not is_left_to_residual(rule):
+def judged_by_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> LinearOperator:
+    """The inverse by `factor`; reports if it grows, unless that is left to the residual of a
+    solve."""
+    if not is_left_to_residual(A):
         report_growth(A, factor, entries)
     return Inverse(A, factor)
 
@@ -222,7 +221,7 @@ def report_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> Ar
         growth = (
             MARGIN * n * xp.eps(A.dtype) * largest * column_norms(xp, x)[..., 0] / xp.vector_norm(p)
         )
-        status = xp.where(growth < 1, int(Status.SUCCESS), int(Status.SINGULAR))
+        status = outcome(xp, growth < 1, Status.SINGULAR)
         report_status(xp, xp.where(xp.isfinite(largest), status, int(Status.NONFINITE)))
     return growth
 
@@ -262,8 +261,7 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
         solver = inv_banded(Banded._of(lines, offsets, n, n), method).factor  # type: ignore[attr-defined]
         return Inverse(A, Implicit._of(A, solver, None))
     if not np.isfinite(values).all():
-        report(Info(Status.NONFINITE))
-        return ScaledIdentity(math.nan, n, like=A)
+        return no_inverse(A, Info(Status.NONFINITE))
     found = [
         columns_of_inverse(each[n - 1 :], each[n - 1 :: -1])
         for each in values.reshape(-1, 2 * n - 1)
@@ -273,7 +271,7 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
     largest = np.abs(x).max(axis=-1)
     # x_0 = 0 if the minor of size n - 1 is singular
     if not residual < 1e-6 or bool((np.abs(x[..., 0]) <= 1e-8 * largest).any()):
-        if math.prod(A.shape) <= LARGEST_DENSE**2:
+        if fits_as_a_whole(A):
             return perform(inverse(A, method))
         report(
             Info(
@@ -287,15 +285,11 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
     )
     with recording() as reports:
         growth = host_value(xp, report_growth(A, solver, (A._diagonals(),)))
-    if (
-        not (growth < 100 * math.sqrt(xp.eps(dtype))).all()
-        and math.prod(A.shape) <= LARGEST_DENSE**2
-    ):
+    if not (growth < 100 * math.sqrt(xp.eps(dtype))).all() and fits_as_a_whole(A):
         # The formula loses as many digits as the condition has; a factorisation keeps the residual
         # small.
         return perform(inverse(A, method))
-    for info in reports:
-        report(info)
+    report_all(reports)
     return Inverse(A, Implicit._of(A, solver, None))
 
 
@@ -335,8 +329,7 @@ def inv_traced_toeplitz(A: Any, method: Any) -> LinearOperator:
     report_growth(A, solver, (diagonals,))
     first = xp.astype(xp.arange(n, device=A._context.device) == 0, A.dtype)
     residual = xp.vector_norm(first - (A @ x[..., None])[..., 0], axis=-1)
-    accurate = residual < math.sqrt(xp.eps(A.dtype))
-    report_status(xp, xp.where(accurate, int(Status.SUCCESS), int(Status.INACCURATE)))
+    report_unless(xp, residual < math.sqrt(xp.eps(A.dtype)), Status.INACCURATE)
     return Inverse(A, Implicit._of(A, solver, None))
 
 
@@ -402,8 +395,7 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
     xp, structure = A.xp, A.structure
     values = np.asarray(host_value(xp, to_computing_dtype(xp, A.data)))
     if not np.isfinite(values).all():
-        report(Info(Status.NONFINITE, method="SuperLU"))
-        return ScaledIdentity(math.nan, A.shape[-1], like=A)
+        return no_inverse(A, Info(Status.NONFINITE, method="SuperLU"))
     definite = looks_definite(A)
     for symmetric in (True, False) if definite or structure.is_symmetric else (False,):
         ways = definite and symmetric, symmetric
@@ -419,10 +411,10 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
         if not symmetric or _reproduces(values, factor, structure):
             report_growth(A, factor, (A.data,))
             return Inverse(A, Implicit._of(A, factor, None))
-    if math.prod(A.shape) <= LARGEST_DENSE**2:
+    if fits_as_a_whole(A):
         return perform(inverse(A, method))  # which shows the rank
-    report(Info(Status.SINGULAR, method="SuperLU", message="a pivot is exactly zero"))
-    return ScaledIdentity(math.nan, A.shape[-1], like=A)
+    why = "a pivot is exactly zero"
+    return no_inverse(A, Info(Status.SINGULAR, method="SuperLU", message=why))
 
 
 def _reproduces(values: Any, factor: Any, structure: Any) -> bool:

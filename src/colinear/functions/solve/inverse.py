@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 from ...dispatch import Choice, function, perform
 from ...factors.inverse import Implicit, Inverse
 from ...factors.runs import multiplies_by_iteration
+from ...info import Info, report
 from ...methods import Method
-from ...operators import LinearOperator
+from ...operators import LinearOperator, ScaledIdentity
 from ...properties import UNITARY
 from ..common import identity_like, report_arrays, square_size
 from .auto import attempt, attempts, is_iterative, iterate, iterated, iterates
@@ -58,6 +60,17 @@ def inverse(A: LinearOperator, method: Method | None = None) -> Choice:
     if iterates(A, method):
         return attempt(A, dense_work(A), None, lambda: Inverse(A, attempts(A, method)), like)
     return factorise("inv", A, None, method, lambda found: Inverse(A, found.factor), like)
+
+
+def fits_as_a_whole(A: LinearOperator) -> bool:
+    """Whether the matrix is small enough to be formed where a rule's own way fails."""
+    return math.prod(A.shape) <= LARGEST_DENSE**2
+
+
+def no_inverse(A: LinearOperator, info: Info) -> LinearOperator:
+    """NaN in place of an inverse that was not found; reports why."""
+    report(info)
+    return ScaledIdentity(math.nan, A.shape[-1], like=A)
 
 
 def _adjoint(A: LinearOperator) -> LinearOperator:

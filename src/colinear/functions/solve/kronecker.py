@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import Array, namespace_of
+from ...backends import Array, adjoint, namespace_of
 from ...dispatch import Choice, arrange, rule
 from ...factors.inverse import Inverse
 from ...factors.structured import SchurFactor, SpectralFactor
@@ -43,12 +43,12 @@ from ..common import (
     outer,
     reciprocal,
     reciprocal_spectrum,
-    report_status,
+    report_unless,
     values_are_seen,
 )
 from ..spectrum import eig, factors_self_adjoint, spectrum_by_factors
 from .elimination import dense_fallback, judged
-from .inverse import by_equation, inv
+from .inverse import by_equation, inv, no_inverse
 from .sums import kronecker_of_self_adjoint
 
 # --------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def _in_eigenvectors(
     visible = host_value(xp, fine)
     if visible is not None and not visible.all():
         return _by_schur_forms(A, kronecker, c, method)
-    report_status(xp, xp.where(fine, int(Status.SUCCESS), int(Status.INACCURATE)))
+    report_unless(xp, fine, Status.INACCURATE)
     is_sum = isinstance(kronecker, KroneckerSum)
 
     values = reduce(
@@ -164,8 +164,7 @@ def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperat
         len(first)
     )
     if not all(np.isfinite(M).all() for M in (first, *others)):
-        report(Info(Status.NONFINITE))
-        return ScaledIdentity(math.nan, A.shape[-1], like=A)
+        return no_inverse(A, Info(Status.NONFINITE))
     triangles, bases = zip(*(schur(M, output="complex") for M in (first, *others)))
     put = lambda x: xp.asarray(x, dtype=xp.complex_dtype(A.dtype), device=A._context.device)
     reciprocal_spectrum(xp, put(reduce(np.add.outer, [np.diag(T) for T in triangles]).reshape(-1)))
@@ -246,14 +245,10 @@ def pencil(
         gamma, beta, T = pencil(C, B, whole)
         return beta, gamma, T
     L, ok = xp.cholesky(dense_part(C, whole))
-    report_status(
-        xp,
-        xp.where(ok, int(Status.SUCCESS), int(Status.NOT_POSITIVE_DEFINITE)),
-        message=f"In {C._expression()}",
-    )
+    report_unless(xp, ok, Status.NOT_POSITIVE_DEFINITE, message=f"In {C._expression()}")
     half = xp.solve_triangular(L, dense_part(B, whole))  # L^-1 B
-    middle = xp.solve_triangular(L, xp.conj(xp.matrix_transpose(half)))  # L^-1 B L^-H
-    values, Q = xp.eigh((middle + xp.conj(xp.matrix_transpose(middle))) / 2)
+    middle = xp.solve_triangular(L, adjoint(xp, half))  # L^-1 B L^-H
+    values, Q = xp.eigh((middle + adjoint(xp, middle)) / 2)
     ones = xp.ones(values.shape, dtype=values.dtype, device=xp.device_of(values))
     return values, ones, Dense(xp.solve_triangular(L, Q, adjoint=True))
 
@@ -271,13 +266,8 @@ def inv_kronecker_pencil(A: Any, method: Any) -> LinearOperator:
     found = [inv(in_context(factor, A), method, info=True) for factor in simple]
     for _, info in found:
         if failed(info.status) is True:
-            report(
-                info.replace(
-                    message="a factor is singular, so the other product cannot be divided by its "
-                    "product"
-                )
-            )
-            return ScaledIdentity(math.nan, A.shape[-1], like=A)
+            why = "a factor is singular, so the other product cannot be divided by its product"
+            return no_inverse(A, info.replace(message=why))
         report(info)
     quotient = Kronecker(
         *(Dense(inverse @ dense_part(B, A)) for (inverse, _), B in zip(found, other))
