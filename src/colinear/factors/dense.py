@@ -238,34 +238,34 @@ class UnitaryChain(LinearOperator):
 
     def _matmat(self, X: Array) -> Array:
         """Q_1 (Q_2 (... (Q_c X))): what Q_i leaves in its first rows goes to the one before it."""
-        xp, blocks, lapping = namespace_of(X), self.blocks, self.overlap
-
-        def step(carry: Array, Q: Array, rows: Array) -> tuple[Array, Array]:
-            Y = xp.matmul(Q, xp.concat([rows, carry], axis=-2))
-            return Y[..., :lapping, :], Y[..., lapping:, :]
-
-        X = self._spread(xp, X)
-        split = X.shape[-2] - lapping
-        carry, done = self._run(
-            xp, step, X[..., split:, :], blocks, X[..., :split, :], reverse=True
-        )
-        return self._cut(xp, xp.concat([carry, done], axis=-2), self.m)
+        return self._chained(X, self.blocks, self.m, upwards=True)
 
     def _rmatmat(self, X: Array) -> Array:
         """Q_c^H (... (Q_1^H X)): what Q_i^H leaves in its last rows goes to the next."""
-        xp, lapping = namespace_of(X), self.overlap
-        split = self.blocks.shape[-1] - lapping
+        return self._chained(X, adjoint(self.xp, self.blocks), self.n, upwards=False)
 
-        def step(carry: Array, Q: Array, rows: Array) -> tuple[Array, Array]:
-            Y = xp.matmul(Q, xp.concat([carry, rows], axis=-2))
-            return Y[..., split:, :], Y[..., :split, :]
+    def _chained(self, X: Array, blocks: Array, size: int, upwards: bool) -> Array:
+        """The recurrence over the chain, from its end if it goes upwards, cut to `size` rows."""
+        xp, k, lapping = namespace_of(X), X.shape[-1], self.overlap
+        count, each = blocks.shape[-3], blocks.shape[-1] - lapping
 
-        X = self._spread(xp, X)
-        adjoints = adjoint(xp, self.blocks)
-        carry, done = self._run(
-            xp, step, X[..., :lapping, :], adjoints, X[..., lapping:, :], reverse=False
-        )
-        return self._cut(xp, xp.concat([done, carry], axis=-2), self.n)
+        def divide(Y: Array, at: int) -> tuple[Array, Array]:
+            return Y[..., :at, :], Y[..., at:, :]
+
+        def step(carry: Array, Q: Array, rows: Array) -> tuple[Array, tuple[Array, Array]]:
+            Y = xp.matmul(Q, xp.concat([rows, carry] if upwards else [carry, rows], axis=-2))
+            first, last = divide(Y, lapping if upwards else each)
+            carry, done = (first, last) if upwards else (last, first)
+            return carry, (carry, done)
+
+        first, last = divide(self._spread(xp, X), count * each if upwards else lapping)
+        carry, rows = (last, first) if upwards else (first, last)
+        parts = xp.moveaxis(xp.reshape(rows, (*rows.shape[:-2], count, each, k)), -3, 0)
+        carries, done = xp.scan(step, carry, xp.moveaxis(blocks, -3, 0), parts, reverse=upwards)
+        done = xp.moveaxis(done, 0, -3)
+        done = xp.reshape(done, (*done.shape[:-3], count * each, k))
+        ends = [carries[0], done] if upwards else [done, carries[-1]]
+        return self._cut(xp, xp.concat(ends, axis=-2), size)
 
     def _spread(self, xp: Any, X: Array) -> Array:
         """X in the dtype and batch of the result, with as many rows as the chain."""
@@ -276,22 +276,6 @@ class UnitaryChain(LinearOperator):
 
     def _cut(self, xp: Any, X: Array, rows: int) -> Array:
         return X[..., :rows, :] if rows <= X.shape[-2] else pad_end(xp, X, (rows,), (-2,))
-
-    def _run(
-        self, xp: Any, step: Any, carry: Array, blocks: Array, X: Array, reverse: bool
-    ) -> tuple[Array, Array]:
-        """The recurrence over the chain: the last carry, and the rows that are done."""
-        count, k = blocks.shape[-3], X.shape[-1]
-        each = blocks.shape[-1] - self.overlap
-        parts = xp.moveaxis(xp.reshape(X, (*X.shape[:-2], count, each, k)), -3, 0)
-
-        def both(carry: Array, Q: Array, rows: Array) -> tuple[Array, tuple[Array, Array]]:
-            carry, done = step(carry, Q, rows)
-            return carry, (carry, done)
-
-        carries, done = xp.scan(both, carry, xp.moveaxis(blocks, -3, 0), parts, reverse=reverse)
-        done = xp.moveaxis(done, 0, -3)
-        return carries[0 if reverse else -1], xp.reshape(done, (*done.shape[:-3], count * each, k))
 
     @property
     def _flops(self) -> float:

@@ -48,7 +48,7 @@ from ...operators.scaled import beside
 from ...operators.sparse_algebra import SHIFT
 from ...operators.tree import Index
 from ..common import host_value, operands_in_context, reciprocal
-from . import diag, exact_diagonal, ones_on_diagonal, zero_diagonal
+from . import diag, exact_diagonal, has_thin_waist, ones_on_diagonal, waist, zero_diagonal
 from .bands import tridiagonal_inverse_diagonal
 
 # Diagonals that are stored or known: more rules of `diag`.
@@ -208,16 +208,6 @@ def diag_kernel(A: Any, method: Any) -> Array:
 
 
 # --------------------------------------------------------------------------------------------------
-
-
-def waist(A: LinearOperator) -> tuple[int, int]:
-    """The smallest dimension inside a product, and before which factor it is."""
-    return min((factor.shape[-2], i) for i, factor in enumerate(A.operands[1:], 1))
-
-
-def has_thin_waist(A: LinearOperator) -> bool:
-    """Whether a dimension inside the product is smaller than those outside."""
-    return waist(A)[0] < min(A.shape[-2:])
 
 
 def is_thin_and_filled(A: LinearOperator) -> bool:

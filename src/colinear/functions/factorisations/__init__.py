@@ -22,7 +22,7 @@ from ..common import (
     square_size,
     to_result_dtype,
 )
-from ..solve.dense import reproduces, times_adjoint
+from ..solve.inverse import reproduces, times_adjoint
 
 # --------------------------------------------------------------------------------------------------
 

@@ -402,24 +402,17 @@ def _pivots(xp: Any, a: Array, b: Array) -> Array:
     """δ_i+1 = a_i+1 - b_i^2 / δ_i, a loop of the length of the matrix."""
     n, batch = a.shape[-1], np.broadcast_shapes(tuple(a.shape[:-1]), tuple(b.shape[:-1]))
     a, b = xp.broadcast_to(a, (*batch, n)), xp.broadcast_to(b, (*batch, n - 1))
-    if xp.name == "jax":
-        return xp.fori_loop(
-            n - 1,
-            lambda i, d: xp.set_at(d, (..., i + 1), d[..., i + 1] - b[..., i] ** 2 / d[..., i]),
-            a,
-        )
-    if xp.name == "numpy" or not (
-        is_traced_or_differentiated(xp, a)
-        or is_traced_or_differentiated(xp, b)
-        or xp.peek(a) is None
-    ):
-        return xp.asarray(
-            _host_pivots(xp.to_numpy(a), xp.to_numpy(b)), dtype=a.dtype, device=xp.device_of(a)
-        )
-    pivots = [a[..., 0]]
-    for i in range(n - 1):
-        pivots.append(a[..., i + 1] - b[..., i] ** 2 / pivots[-1])
-    return xp.stack(pivots, axis=-1)
+    is_watched = is_traced_or_differentiated(xp, a) or is_traced_or_differentiated(xp, b)
+    if not is_watched and xp.peek(a) is not None:
+        pivots = _host_pivots(xp.to_numpy(a), xp.to_numpy(b))
+        return xp.asarray(pivots, dtype=a.dtype, device=xp.device_of(a))
+
+    def step(pivot: Array, a: Array, b: Array) -> tuple[Array, Array]:
+        pivot = a - b**2 / pivot
+        return pivot, pivot
+
+    rows = (xp.moveaxis(x, -1, 0) for x in (a, xp.concat([0 * a[..., :1], b], axis=-1)))
+    return xp.moveaxis(xp.scan(step, 0 * a[..., 0] + 1, *rows), 0, -1)  # from b_0 = 0
 
 
 def _host_pivots(a: Any, b: Any) -> Any:

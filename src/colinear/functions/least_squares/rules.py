@@ -55,8 +55,7 @@ from ..common import (
 from ..singular import svd
 from ..singular.rules import each_svd, left_factor_is_orthonormal, right_factor_is_orthonormal
 from ..solve import relative_residual, right_side
-from ..solve.dense import column_norms, probe
-from ..solve.inverse import inv
+from ..solve.inverse import column_norms, inv, probe
 from ..spectrum.order import grid_of, is_periodic, symbol
 from . import checked_rtol, inverted, known_pseudoinverse, lstsq, pinv, solution_like
 

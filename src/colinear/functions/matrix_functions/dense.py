@@ -26,7 +26,7 @@ from ..common import (
     square_size,
     to_result_dtype,
 )
-from ..solve.dense import is_singular
+from ..solve.inverse import is_singular
 from ..spectrum import eig
 from .kronecker import factored, factored_spectrum, has_factored_spectrum
 from .krylov import cost as product_cost

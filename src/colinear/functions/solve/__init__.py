@@ -38,10 +38,9 @@ from .auto import (
     with_tolerance_for_parts,
 )
 from .cost import Work, dense_work, sparse_work
-from .dense import REFINEMENTS, are_small, column_norms, factorise
 from .elimination import is_recorded_and_seen, leave_to_residual
 from .families import inv_sparse
-from .inverse import inv
+from .inverse import REFINEMENTS, are_small, column_norms, factorise, inv
 
 NEED = "a linear system"
 

@@ -49,8 +49,16 @@ from ..common import (
     to_computing_dtype,
 )
 from .auto import is_iterative
-from .dense import REFINEMENTS, are_small, column_norms, probe, squares, worst
-from .inverse import fits_as_a_whole, inverse
+from .inverse import (
+    REFINEMENTS,
+    are_small,
+    column_norms,
+    fits_as_a_whole,
+    inverse,
+    probe,
+    squares,
+    worst,
+)
 
 # ------------------------------------------------------------------------------- the judgement
 

@@ -65,9 +65,8 @@ from .auto import (
     with_symmetry_of_entries,
 )
 from .cost import prefers_iteration, sparse_work
-from .dense import column_norms, probe
 from .elimination import is_left_to_residual
-from .inverse import fits_as_a_whole, inv, inverse, kept, no_inverse
+from .inverse import column_norms, fits_as_a_whole, inv, inverse, kept, no_inverse, probe
 
 # The inverse of families: known, by substitution, by Fourier transforms, along bands.
 
@@ -262,35 +261,36 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
         return Inverse(A, Implicit._of(A, solver, None))
     if not np.isfinite(values).all():
         return no_inverse(A, Info(Status.NONFINITE))
-    found = [
-        columns_of_inverse(each[n - 1 :], each[n - 1 :: -1])
-        for each in values.reshape(-1, 2 * n - 1)
-    ]
-    residual = max(each[2] for each in found)
-    x, y = (np.reshape([each[i] for each in found], (*A.batch_shape, n)) for i in (0, 1))
-    largest = np.abs(x).max(axis=-1)
-    # x_0 = 0 if the minor of size n - 1 is singular
-    if not residual < 1e-6 or bool((np.abs(x[..., 0]) <= 1e-8 * largest).any()):
-        if fits_as_a_whole(A):
-            return perform(inverse(A, method))
-        report(
-            Info(
-                Status.INACCURATE,
-                message="the first column of the inverse was not found to the accuracy needed",
-            )
-        )
-    dtype = xp.result_type(to_computing_dtype(xp, A.col[..., :1]).dtype)
-    solver = gohberg_semencul(
-        xp, *(xp.asarray(z, dtype=dtype, device=A._context.device) for z in (x, y))
-    )
+    solver, accurate = _from_columns(A)
     with recording() as reports:
         growth = host_value(xp, report_growth(A, solver, (A._diagonals(),)))
-    if not (growth < 100 * math.sqrt(xp.eps(dtype))).all() and fits_as_a_whole(A):
-        # The formula loses as many digits as the condition has; a factorisation keeps the residual
-        # small.
+    # The formula loses as many digits as the condition has; a factorisation keeps the residual
+    # small.
+    is_good = host_value(xp, accurate).all() and (growth < 100 * math.sqrt(xp.eps(A.dtype))).all()
+    if not is_good and fits_as_a_whole(A):
         return perform(inverse(A, method))
+    why = "the first and last columns of the inverse were not found to the accuracy needed"
+    report_unless(xp, accurate, Status.INACCURATE, message=why)
     report_all(reports)
     return Inverse(A, Implicit._of(A, solver, None))
+
+
+def _from_columns(A: Any) -> tuple[LinearOperator, Array]:
+    """T^-1 by its first and last columns, which the host finds, and whether they are so accurate,
+    and their common entry so far from zero, that they serve."""
+    xp, n = A.xp, A.shape[-1]
+    diagonals = xp.stop_gradient(to_computing_dtype(xp, A._diagonals()))[..., None]
+    both = xp.map_on_host(_both_columns, diagonals)[..., 0]
+    x, y = both[..., :n], xp.concat([both[..., n:], both[..., :1]], axis=-1)
+    size = xp.abs(x)
+    rows = xp.arange(n, device=A._context.device)
+    ends = xp.stack([rows == 0, rows == n - 1], axis=-1)  # e_1 and e_n
+    errors = xp.astype(ends, x.dtype) - A.detach() @ xp.stack([x, y], axis=-1)
+    residual = xp.vector_norm(errors, axis=(-2, -1))
+    # x_0 = 0 if the minor of size n - 1 is singular
+    serves = size[..., 0] > 1e-8 * xp.max(size, axis=-1)
+    accurate = xp.logical_and(residual < math.sqrt(xp.eps(x.dtype)), serves)
+    return gohberg_semencul(xp, x, y), accurate
 
 
 def used_diagonals(values: Any) -> Any:
@@ -321,15 +321,9 @@ def is_large_and_traced(A: Any) -> bool:
 def inv_traced_toeplitz(A: Any, method: Any) -> LinearOperator:
     """T^-1 from its first and last columns (Gohberg and Semencul), which the host finds when the
     program runs"""
-    xp, n = A.xp, A.shape[-1]
-    diagonals = xp.stop_gradient(A._diagonals())[..., None]
-    both = xp.map_on_host(_both_columns, diagonals)[..., 0]
-    x, y = both[..., :n], xp.concat([both[..., n:], both[..., :1]], axis=-1)
-    solver = gohberg_semencul(xp, x, y)
-    report_growth(A, solver, (diagonals,))
-    first = xp.astype(xp.arange(n, device=A._context.device) == 0, A.dtype)
-    residual = xp.vector_norm(first - (A @ x[..., None])[..., 0], axis=-1)
-    report_unless(xp, residual < math.sqrt(xp.eps(A.dtype)), Status.INACCURATE)
+    solver, accurate = _from_columns(A)
+    report_growth(A, solver, (A._diagonals(),))
+    report_unless(A.xp, accurate, Status.INACCURATE)
     return Inverse(A, Implicit._of(A, solver, None))
 
 

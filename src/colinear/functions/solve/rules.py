@@ -55,9 +55,8 @@ from ..spectrum.components import diagonals_are_constant
 from . import System, apply_inverse, right_side, solve, solve_by_inverse
 from .auto import is_automatic, is_iterative
 from .compositions import blocks_are_alike
-from .dense import are_small, solution
 from .families import is_large_and_seen, is_narrow_band, used_diagonals
-from .inverse import all_square, inv
+from .inverse import all_square, are_small, inv, solution
 from .sums import capacitance_by_entries, low_rank_and_diagonal, rank_is_low
 
 # Solves whose residual is bounded by that of their parts, so that it need not be looked at with a
