@@ -108,6 +108,11 @@ def low_rank_sides(A: Any) -> tuple[Array, Array]:
     return U, A.U if A.V is None else A.V
 
 
+def largest_rank(A: Any) -> int:
+    """The rank of U C V^H that its factors allow."""
+    return min(*A.shape[-2:], A.U.shape[-1], (A.U if A.V is None else A.V).shape[-1])
+
+
 def outer(combine: Any, v: Array, w: Array) -> Array:
     """combine(v_i, w_j) for all pairs, i slow and j fast."""
     grid = combine(v[..., :, None], w[..., None, :])

@@ -152,7 +152,7 @@ def lu_sparse(A: Any, method: Any) -> Any:
     values = _rows_on_host(A)
     if not np.isfinite(values).all():
         report(Info(Status.NONFINITE, method="LU"))
-        I = identity_like(A, A.shape[-1])
+        I = identity_like(A)
         return I, I, ScaledIdentity(np.nan, A.shape[-1], like=A)
     try:
         each = [factors_in_order(data, A.structure, False) for data in values]

@@ -56,7 +56,13 @@ from . import cholesky, lu, qr
 # The rules of `lu` and `qr`: factors that keep the structure of the operator.
 
 
-Factors = tuple[LinearOperator, LinearOperator, LinearOperator]
+Factors = tuple[LinearOperator, ...]
+
+
+def _by_operands(A: Any, factorise: Any, method: Any) -> Factors:
+    """The factors of a Kronecker product or of blocks: of each operand, put together as they are."""
+    each = zip(*(factorise(operand, method) for operand in operands_in_context(A)))
+    return tuple([type(A)(*factors) for factors in each])
 
 
 # --------------------------------------------------------------------------------------------------
@@ -66,14 +72,14 @@ Factors = tuple[LinearOperator, LinearOperator, LinearOperator]
 @reports_nonfinite
 def lu_diagonal(A: Any, method: Any) -> Factors:
     """D = I I D"""
-    I = identity_like(A, A.shape[-1])
+    I = identity_like(A)
     return I, I, A
 
 
 @rule(lu, Permutation)
 def lu_permutation(A: Any, method: Any) -> Factors:
     """P = P I I"""
-    I = broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape)
+    I = broadcast_batch(identity_like(A), A.batch_shape)
     return A, I, I
 
 
@@ -87,7 +93,7 @@ def triangle_needs_no_pivots(A: LinearOperator) -> bool:
 @reports_nonfinite
 def lu_triangular(A: Any, method: Any) -> Factors:
     """U = I I U, and L = I (L D^-1) D for the diagonal D of L"""
-    I = identity_like(A, A.shape[-1])
+    I = identity_like(A)
     if not A.lower or A.unit:
         return (I, I, A) if not A.lower else (I, A, I)
     d = A.xp.diagonal(A.A)
@@ -112,21 +118,13 @@ def lu_conjugate(A: Any, method: Any) -> Factors:
 @rule(lu, Kronecker, when=all_square)
 def lu_kronecker(A: Any, method: Any) -> Factors:
     """A ⊗ B = (P ⊗ Q) (L ⊗ M) (U ⊗ V) for A = P L U, B = Q M V"""
-    P, L, U = (
-        Kronecker(*factors)
-        for factors in zip(*(lu(factor, method) for factor in operands_in_context(A)))
-    )
-    return P, L, U
+    return _by_operands(A, lu, method)
 
 
 @rule(lu, BlockDiag, when=all_square)
 def lu_block_diagonal(A: Any, method: Any) -> Factors:
     """diag(A, B) = diag(P, Q) diag(L, M) diag(U, V) for A = P L U, B = Q M V"""
-    P, L, U = (
-        BlockDiag(*factors)
-        for factors in zip(*(lu(block, method) for block in operands_in_context(A)))
-    )
-    return P, L, U
+    return _by_operands(A, lu, method)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -140,13 +138,13 @@ def lu_block_diagonal(A: Any, method: Any) -> Factors:
     ),
 )
 @reports_nonfinite
-def qr_orthonormal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_orthonormal(A: Any, method: Any) -> Factors:
     """Q = Q I"""
-    return A, broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape)
+    return A, broadcast_batch(identity_like(A), A.batch_shape)
 
 
 @rule(qr, Diagonal)
-def qr_diagonal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_diagonal(A: Any, method: Any) -> Factors:
     """diag(d) = diag(d / |d|) diag(|d|)"""
     report_finite(A.xp, A.d, method="QR")
     return Diagonal(phase(A.d))._claim(UNITARY), Diagonal(A.xp.astype(A.xp.abs(A.d), A.dtype))
@@ -154,9 +152,9 @@ def qr_diagonal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
 
 @rule(qr, ScaledIdentity)
 @reports_nonfinite
-def qr_scaled_identity(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_scaled_identity(A: Any, method: Any) -> Factors:
     """c I = I (c I)"""
-    return broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape), A
+    return broadcast_batch(identity_like(A), A.batch_shape), A
 
 
 def is_upper_triangle(A: LinearOperator) -> bool:
@@ -166,21 +164,21 @@ def is_upper_triangle(A: LinearOperator) -> bool:
 
 @rule(qr, Triangular, when=is_upper_triangle)
 @reports_nonfinite
-def qr_triangular(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_triangular(A: Any, method: Any) -> Factors:
     """R = I R"""
-    return identity_like(A, A.shape[-1]), A
+    return identity_like(A), A
 
 
 @rule(qr, Scaled)
 @reports_nonfinite
-def qr_scaled(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_scaled(A: Any, method: Any) -> Factors:
     """c A = Q (c R) for A = Q R"""
     Q, R = qr(operands_in_context(A)[0], method)
     return broadcast_batch(Q, A.batch_shape), Scaled(A.scalar, R)
 
 
 @rule(qr, Conjugate)
-def qr_conjugate(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_conjugate(A: Any, method: Any) -> Factors:
     """conj(A) = conj(Q) conj(R) for A = Q R"""
     Q, R = qr(A.A, method)
     return Q.conj(), R.conj()
@@ -193,23 +191,15 @@ def all_tall_or_all_wide(A: LinearOperator) -> bool:
 
 
 @rule(qr, Kronecker, when=all_tall_or_all_wide)
-def qr_kronecker(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_kronecker(A: Any, method: Any) -> Factors:
     """A ⊗ B = (Q ⊗ P) (R ⊗ S) for A = Q R, B = P S, both tall or both wide"""
-    Q, R = (
-        Kronecker(*factors)
-        for factors in zip(*(qr(factor, method) for factor in operands_in_context(A)))
-    )
-    return Q, R
+    return _by_operands(A, qr, method)
 
 
 @rule(qr, BlockDiag, when=all_tall_or_all_wide)
-def qr_block_diagonal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_block_diagonal(A: Any, method: Any) -> Factors:
     """diag(A, B) = diag(Q, P) diag(R, S) for A = Q R, B = P S, both tall or both wide"""
-    Q, R = (
-        BlockDiag(*factors)
-        for factors in zip(*(qr(block, method) for block in operands_in_context(A)))
-    )
-    return Q, R
+    return _by_operands(A, qr, method)
 
 
 def left_factor_is_unitary_or_tall(A: LinearOperator) -> bool:
@@ -220,7 +210,7 @@ def left_factor_is_unitary_or_tall(A: LinearOperator) -> bool:
 
 
 @rule(qr, Product, when=left_factor_is_unitary_or_tall)
-def qr_orthonormal_times(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_orthonormal_times(A: Any, method: Any) -> Factors:
     """Q A = (Q P) R for A = P R and Q^H Q = I"""
     Q, *rest = operands_in_context(A)
     P, R = qr(Product(*rest), method)
@@ -228,7 +218,7 @@ def qr_orthonormal_times(A: Any, method: Any) -> tuple[LinearOperator, LinearOpe
 
 
 @rule(qr, LowRank)
-def qr_low_rank(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_low_rank(A: Any, method: Any) -> Factors:
     """U C V^H = (Q P) [R; 0] for U = Q S and S C V^H = P R, which has as many rows as the rank"""
     xp, k = A.xp, min(A.shape[-2:])
     Q, S = autodiff.qr(xp, A.U)

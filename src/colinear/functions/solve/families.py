@@ -45,6 +45,7 @@ from ..common import (
     host_value,
     identity_like,
     ignore_float_errors,
+    largest_rank,
     outcome,
     reciprocal,
     reciprocal_spectrum,
@@ -114,10 +115,7 @@ def inv_projection(A: Any, method: Any) -> LinearOperator:
 
 def rank_is_below_size(A: Any) -> bool:
     """Whether the factors are too narrow for an invertible matrix."""
-    return (
-        A.shape[-1] == A.shape[-2]
-        and min(A.U.shape[-1], (A.U if A.V is None else A.V).shape[-1]) < A.shape[-1]
-    )
+    return A.shape[-1] == A.shape[-2] and largest_rank(A) < A.shape[-1]
 
 
 @rule(inv, LowRank, when=rank_is_below_size)
