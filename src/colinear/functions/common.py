@@ -129,14 +129,14 @@ def is_vector(b: Any, *others: Any) -> bool:
     return getattr(b, "ndim", None) == 1 or (isinstance(b, (list, tuple)) and np.ndim(b) == 1)
 
 
-def is_traced_or_differentiated(xp: Any, x: Array) -> bool:
+def is_traced_or_differentiated(xp: Any, *arrays: Array) -> bool:
     """Whether values are traced or derivatives are recorded."""
-    return xp.is_traced(x) or xp.is_differentiated(x)
+    return any(xp.is_traced(x) or xp.is_differentiated(x) for x in arrays)
 
 
 def values_are_seen(A: LinearOperator) -> bool:
     """Whether its numbers can be seen, and no derivatives are recorded."""
-    return not any(is_traced_or_differentiated(A.xp, leaf) for leaf in A.arrays())
+    return not is_traced_or_differentiated(A.xp, *A.arrays())
 
 
 def host_value(xp: Any, x: Array) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ...operators.sparse import from_coordinates
 from ...operators.unitary import pad_end
 from ...status import Status
 from ..common import (
+    array_like,
     host_value,
     identity_like,
     is_traced_or_differentiated,
@@ -60,10 +62,7 @@ def lu_banded(A: Any, method: Any) -> Factors:
     each = [factor(bands[at], below, above)[:2] for at in np.ndindex(batch)]
     packed, swaps = (np.stack(parts).reshape(*batch, *parts[0].shape) for parts in zip(*each))
     report_finite(xp, xp.asarray(packed), method="LU")
-
-    def put(x: Any) -> Array:
-        return xp.asarray(x, dtype=A.dtype, device=A._context.device)
-
+    put = partial(array_like, A)
     main = packed.shape[-2] - 1 - below
     U = Banded([put(packed[..., main - k, k:]) for k in range(main + 1)], range(main + 1), (n, n))
     multipliers = [packed[..., main + i, : n - i] for i in range(1, below + 1)]
@@ -175,9 +174,7 @@ def stays_sparse_without_pivots(A: Any) -> bool:
 def cholesky_sparse(A: Any, method: Any) -> LinearOperator:
     """S = L L^H by sparse elimination, rows and columns in their order"""
     each = [_lower_factor(data, A.structure) for data in _rows_on_host(A)]
-    fine = A.xp.asarray(
-        np.reshape([bool(np.isfinite(values).all()) for *_, values in each], A.batch_shape)
-    )
+    fine = np.reshape([bool(np.isfinite(values).all()) for *_, values in each], A.batch_shape)
     report_positive(A.xp, A.xp.asarray(fine, device=A._context.device))
     return _stacked(A, each)
 
@@ -215,8 +212,7 @@ def _stacked(A: Any, entries: list[tuple[Any, Any, Any]]) -> Any:
     data = np.zeros((len(entries), structure.nnz), entries[0][2].dtype)
     for row, (*_, values), start in zip(data, entries, starts):
         row[places[start : start + len(values)]] = values
-    data = A.xp.asarray(data.reshape(*A.batch_shape, -1), dtype=A.dtype, device=A._context.device)
-    return Sparse.from_parts(data, structure)
+    return Sparse.from_parts(array_like(A, data.reshape(*A.batch_shape, -1)), structure)
 
 
 # A = Q R of tridiagonal and banded matrices: R has a band again, and Q is a chain of small unitary

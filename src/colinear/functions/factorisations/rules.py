@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ... import autodiff
-from ...backends import Array, namespace_of
+from ...backends import Array, adjoint, namespace_of
 from ...dispatch import rule
 from ...factors.structured import lapack_band
 from ...info import Info, report
@@ -37,6 +37,7 @@ from ...operators.scaled import peek_scalar
 from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL, UNITARY
 from ...status import Status
 from ..common import (
+    array_like,
     completed,
     has_no_zero,
     has_orthonormal_columns,
@@ -46,8 +47,9 @@ from ..common import (
     operands_in_context,
     orthonormal,
     report_finite,
-    report_status,
+    report_unless,
     reports_nonfinite,
+    values_are_seen,
 )
 from ..singular.rules import phase
 from ..solve.inverse import all_square
@@ -223,7 +225,7 @@ def qr_low_rank(A: Any, method: Any) -> Factors:
     xp, k = A.xp, min(A.shape[-2:])
     Q, S = autodiff.qr(xp, A.U)
     inner = S if A.core is None else xp.matmul(S, A.core)
-    right = xp.matmul(inner, xp.conj(xp.matrix_transpose(A.U if A.V is None else A.V)))
+    right = xp.matmul(inner, adjoint(xp, A.U if A.V is None else A.V))
     P, R = qr(Dense(right), method)
     basis = Dense(xp.matmul(Q, P.to_dense()))._claim(STIEFEL)
     if basis.shape[-1] == k:
@@ -234,14 +236,9 @@ def qr_low_rank(A: Any, method: Any) -> Factors:
 # The rules of `cholesky`: factors that keep the structure of the operator.
 
 
-NOT_POSITIVE = int(Status.NOT_POSITIVE_DEFINITE)
-
-
 def report_positive(xp: Any, fine: Array, **details: Any) -> None:
     """Report NOT_POSITIVE_DEFINITE where it is not fine."""
-    report_status(
-        xp, xp.where(fine, int(Status.SUCCESS), NOT_POSITIVE), method="Cholesky", **details
-    )
+    report_unless(xp, fine, Status.NOT_POSITIVE_DEFINITE, method="Cholesky", **details)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -392,8 +389,7 @@ def _pivots(xp: Any, a: Array, b: Array) -> Array:
     """δ_i+1 = a_i+1 - b_i^2 / δ_i, a loop of the length of the matrix."""
     n, batch = a.shape[-1], np.broadcast_shapes(tuple(a.shape[:-1]), tuple(b.shape[:-1]))
     a, b = xp.broadcast_to(a, (*batch, n)), xp.broadcast_to(b, (*batch, n - 1))
-    is_watched = is_traced_or_differentiated(xp, a) or is_traced_or_differentiated(xp, b)
-    if not is_watched and xp.peek(a) is not None:
+    if not is_traced_or_differentiated(xp, a, b) and xp.peek(a) is not None:
         pivots = _host_pivots(xp.to_numpy(a), xp.to_numpy(b))
         return xp.asarray(pivots, dtype=a.dtype, device=xp.device_of(a))
 
@@ -422,9 +418,8 @@ def band_is_on_the_host(A: LinearOperator) -> bool:
     return (
         A.shape[-1] == A.shape[-2] != 0
         and not is_scattered(A)
-        and not any(
-            is_traced_or_differentiated(A.xp, d) or A.xp.peek(d) is None for d in A.leaves()
-        )
+        and values_are_seen(A)
+        and all(A.xp.peek(d) is not None for d in A.arrays())
     )
 
 
@@ -447,8 +442,5 @@ def cholesky_banded(A: Any, method: Any) -> LinearOperator:
         except LinAlgError:
             fine[at], band[at] = False, np.nan
     report_positive(xp, xp.asarray(fine, device=A._context.device))
-    factor = [
-        xp.asarray(band[..., k, : n - k], dtype=A.dtype, device=A._context.device)
-        for k in range(width + 1)
-    ]
+    factor = [array_like(A, band[..., k, : n - k]) for k in range(width + 1)]
     return Banded(factor, range(0, -width - 1, -1), (n, n))

@@ -23,6 +23,7 @@ from ..common import (
     ignore_float_errors,
     is_vector,
     ones_beside,
+    outcome,
     square_size,
     to_computing_dtype,
     to_result_dtype,
@@ -383,7 +384,7 @@ def residual_status(xp: Any, residual: Array, tol: float) -> Any:
     """SUCCESS, INACCURATE or NONFINITE; an array under tracing."""
     values = host_value(xp, residual)
     if values is None:
-        status = xp.where(residual <= tol, int(Status.SUCCESS), int(Status.INACCURATE))
+        status = outcome(xp, residual <= tol, Status.INACCURATE)
         return xp.max(xp.where(xp.isfinite(residual), status, int(Status.NONFINITE)))
     if not values.size or (largest := values.max()) <= tol:
         return Status.SUCCESS

@@ -55,7 +55,7 @@ from .inverse import (
     column_norms,
     fits_as_a_whole,
     inverse,
-    probe,
+    probe_of,
     squares,
     worst,
 )
@@ -182,7 +182,7 @@ def verdict(A: LinearOperator, X: LinearOperator) -> Array:
     """
     xp, n, eps = A.xp, A.shape[-1], A.xp.eps(A.dtype)
     with ignore_float_errors(xp):
-        p = probe(xp, n, A.dtype, A._context.device)
+        p = probe_of(A)
         x = to_computing_dtype(xp, xp.stop_gradient(X @ p))
         p = xp.broadcast_to(to_computing_dtype(xp, p), x.shape)
         image = to_computing_dtype(xp, xp.stop_gradient(A @ x))
@@ -254,7 +254,7 @@ def condition(A: LinearOperator, A_inverse: LinearOperator) -> Array:
         if isinstance(A, Diagonal):
             size = xp.abs(xp.stop_gradient(A.d))
             return _finite(xp, xp.max(xp.max(size, axis=-1) / xp.min(size, axis=-1)))
-        p = probe(xp, A.shape[-1], A.dtype, A._context.device)
+        p = probe_of(A)
         products = [_norms(xp, B @ p) for B in (A, A_inverse)]
         return _finite(xp, xp.max(products[0] * products[1]) / xp.max(_norms(xp, p)) ** 2)
 
@@ -274,7 +274,7 @@ def size_of(A: LinearOperator) -> Array:
     """An estimate of |A|, the largest of a batch: from the image of a probe."""
     xp = A.xp
     with ignore_float_errors(xp):
-        p = probe(xp, A.shape[-1], A.dtype, A._context.device)
+        p = probe_of(A)
         return xp.max(_norms(xp, A @ p)) / xp.max(_norms(xp, p))
 
 

@@ -67,7 +67,7 @@ from .auto import (
 )
 from .cost import prefers_iteration, sparse_work
 from .elimination import is_left_to_residual
-from .inverse import column_norms, fits_as_a_whole, inv, inverse, kept, no_inverse, probe
+from .inverse import column_norms, fits_as_a_whole, inv, inverse, kept, no_inverse, probe, probe_of
 
 # The inverse of families: known, by substitution, by Fourier transforms, along bands.
 
@@ -212,7 +212,7 @@ def report_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> Ar
     if 0 in A.shape:
         return xp.zeros(())
     with ignore_float_errors(xp):
-        p = probe(xp, n, A.dtype, A._context.device)
+        p = probe_of(A)
         x = factor._matmat(p)
         largest = xp.max(xp.stack([xp.max(xp.abs(e)) for e in entries if 0 not in e.shape]))
         growth = (

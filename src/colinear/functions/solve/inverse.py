@@ -26,6 +26,7 @@ from ..common import (
     host_value,
     identity_like,
     ignore_float_errors,
+    outcome,
     report_arrays,
     square_size,
     values_are_seen,
@@ -42,6 +43,11 @@ def probe(xp: Any, n: int, dtype: Any, device: Any) -> Array:
         return _small_probe(n, dtype)
     p = xp.cos(xp.arange(n, dtype=xp.real_dtype(dtype), device=device))[:, None]
     return p if p.dtype == dtype else xp.astype(p, dtype)
+
+
+def probe_of(A: LinearOperator) -> Array:
+    """A probe to multiply A by."""
+    return probe(A.xp, A.shape[-1], A.dtype, A._context.device)
 
 
 @functools.cache
@@ -261,7 +267,7 @@ def _judge(
     fine = backward <= math.sqrt(eps)
     if columns.shape[-1]:
         fine = xp.logical_and(fine, xp.all(columns <= tol, axis=-1))
-    status = xp.where(fine, int(Status.SUCCESS), int(Status.INACCURATE))
+    status = outcome(xp, fine, Status.INACCURATE)
     status = xp.where(growth < 1, status, int(Status.SINGULAR))
     if broken is not None:
         status = xp.where(broken, int(_BROKEN[name]), status)
