@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ..autodiff.implicit import CONJUGATED, TRANSPOSED
 from ..backends import Array, namespace_of
 from ..operators import Diagonal, LinearOperator, Product, Scaled, Sum
@@ -23,80 +21,9 @@ from .structured import FourierFactor
 # The factors are constants; derivatives are those of `Implicit`.
 
 
-class SparseFactor(LinearOperator):
-    """A^-1 of a sparse A, from factors on the host (`methods/sparse_direct.py`).
-
-    `data` and `structure` are of the matrix that is inverted; `form` says what of the factored one
-    it is: see `multiply_on_host`.
-    """
-
-    data: Array
-    structure: Any
-    lu: Any
-    form: str
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (*self.data.shape[:-1], *self.structure.shape)
-
-    def _transpose(self) -> LinearOperator:
-        flipped = self.structure.transposed
-        data = self.xp.take(self.data, flipped.order, axis=-1)
-        return SparseFactor._of(data, flipped, self.lu, TRANSPOSED[self.form])
-
-    def _conj(self) -> LinearOperator:
-        return self._replace(data=self.xp.conj(self.data), form=CONJUGATED[self.form])
-
-    def _matmat(self, X: Array) -> Array:
-        xp = namespace_of(X)
-        X = xp.astype(X, xp.result_type(X.dtype, self.data.dtype))
-        batch = broadcast_batches(self.shape[:-2], X.shape[:-2])
-        return multiply_on_host(self.lu, self.form, xp.broadcast_to(X, (*batch, *X.shape[-2:])))
-
-    @property
-    def _flops(self) -> float:
-        return 2.0 * self.lu.factors.nnz / max(1, int(np.prod(self.shape[:-2])))
-
-
-def gohberg_semencul(xp: Any, x: Array, y: Array) -> LinearOperator:
-    """T^-1 of the Toeplitz matrix T whose inverse has the first column x and the last column y, by
-    Fourier transforms of twice the size.
-
-    x_0 T^-1 = L(x) U(y_n-1, ..., y_0) - L(0, y_0, ..., y_n-2) U(0, x_n-1, ..., x_1), with L(c) the
-    lower triangular Toeplitz matrix of first column c and U(r) the upper one of first row r.
-    """
-    n, real = x.shape[-1], not xp.is_complex(x)
-    length = good_length(2 * n - 1)
-    zero, ones = (
-        xp.full((*x.shape[:-1], size), value, dtype=x.dtype, device=xp.device_of(x))
-        for size, value in ((1, 0.0), (n, 1.0))
-    )
-    first_rows = Diagonal(pad_end(xp, ones, (length,), (-1,)))
-
-    def lower(c: Array) -> LinearOperator:  # as the corner of a circulant matrix
-        symbol = (xp.rfftn if real else xp.fftn)(pad_end(xp, c, (length,), (-1,)), axes=(-1,))
-        return FourierFactor._of(symbol, (length,), real)
-
-    def product(c: Array, r: Array) -> LinearOperator:  # L(c) U(r)
-        return Product(lower(c), first_rows, lower(r).T)
-
-    shifted_x, shifted_y = (
-        xp.concat([zero, part], axis=-1) for part in (xp.flip(x[..., 1:], axis=-1), y[..., :-1])
-    )
-    whole = Sum(
-        product(x / x[..., :1], xp.flip(y, axis=-1)),
-        Scaled(-1.0, product(shifted_y / x[..., :1], shifted_x)),
-    )
-    return whole[..., :n, :n]
-
-
-# Approximate inverses as operators: by factors on the host, by a polynomial, by a cycle over
-# grids. Made by `preconditioners/`.
-
-
 class FixedFactor(LinearOperator):
-    """A matrix that only the host can multiply by, with `solver.solve(X, form)`: incomplete
-    triangular factors, say.
+    """A matrix that only the host can multiply by, with `solver.solve(X, form)`: the inverse of a
+    sparse matrix by elimination (`methods/sparse_direct.py`), or by incomplete factors.
 
     `form` says what of the solver's matrix it is: see `multiply_on_host`. It has no leaves:
     derivatives reach what it multiplies, and not what it was made from.
@@ -133,6 +60,41 @@ class FixedFactor(LinearOperator):
     @property
     def _flops(self) -> float:
         return float(self.solver.flops)
+
+
+def gohberg_semencul(xp: Any, x: Array, y: Array) -> LinearOperator:
+    """T^-1 of the Toeplitz matrix T whose inverse has the first column x and the last column y, by
+    Fourier transforms of twice the size.
+
+    x_0 T^-1 = L(x) U(y_n-1, ..., y_0) - L(0, y_0, ..., y_n-2) U(0, x_n-1, ..., x_1), with L(c) the
+    lower triangular Toeplitz matrix of first column c and U(r) the upper one of first row r.
+    """
+    n, real = x.shape[-1], not xp.is_complex(x)
+    length = good_length(2 * n - 1)
+    zero, ones = (
+        xp.full((*x.shape[:-1], size), value, dtype=x.dtype, device=xp.device_of(x))
+        for size, value in ((1, 0.0), (n, 1.0))
+    )
+    first_rows = Diagonal(pad_end(xp, ones, (length,), (-1,)))
+
+    def lower(c: Array) -> LinearOperator:  # as the corner of a circulant matrix
+        symbol = (xp.rfftn if real else xp.fftn)(pad_end(xp, c, (length,), (-1,)), axes=(-1,))
+        return FourierFactor._of(symbol, (length,), real)
+
+    def product(c: Array, r: Array) -> LinearOperator:  # L(c) U(r)
+        return Product(lower(c), first_rows, lower(r).T)
+
+    shifted_x, shifted_y = (
+        xp.concat([zero, part], axis=-1) for part in (xp.flip(x[..., 1:], axis=-1), y[..., :-1])
+    )
+    whole = Sum(
+        product(x / x[..., :1], xp.flip(y, axis=-1)),
+        Scaled(-1.0, product(shifted_y / x[..., :1], shifted_x)),
+    )
+    return whole[..., :n, :n]
+
+
+# Approximate inverses as operators: by a polynomial, by a cycle over grids. Made by `preconditioners/`.
 
 
 class ChebyshevFactor(LinearOperator):

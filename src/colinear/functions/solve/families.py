@@ -11,7 +11,7 @@ import numpy as np
 from ...backends import Array, get
 from ...dispatch import Cost, perform, rule
 from ...factors.dense import TriangularFactor
-from ...factors.host import SparseFactor, gohberg_semencul
+from ...factors.host import FixedFactor, gohberg_semencul
 from ...factors.inverse import Implicit, Inverse
 from ...factors.structured import BandedFactor, FourierFactor, TridiagonalFactor, lapack_band
 from ...info import Info, recording, report
@@ -392,15 +392,11 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
     for symmetric in (True, False) if definite or structure.is_symmetric else (False,):
         ways = definite and symmetric, symmetric
         try:
-            factor = SparseFactor._of(
-                xp.stop_gradient(A.data),
-                structure,
-                SparseLU(values, structure.indptr, structure.columns, *ways),
-                "N",
-            )
+            lu = SparseLU(values, structure.indptr, structure.columns, *ways)
         except ArithmeticError:
             continue
-        if not symmetric or _reproduces(values, factor, structure):
+        if not symmetric or _reproduces(values, lu, structure):
+            factor = FixedFactor._of(lu, "N", A.shape, A._context)
             report_growth(A, factor, (A.data,))
             return Inverse(A, Implicit._of(A, factor, None))
     if fits_as_a_whole(A):
@@ -409,7 +405,7 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
     return no_inverse(A, Info(Status.SINGULAR, method="SuperLU", message=why))
 
 
-def _reproduces(values: Any, factor: Any, structure: Any) -> bool:
+def _reproduces(values: Any, lu: Any, structure: Any) -> bool:
     """Whether elimination without pivoting was stable, as it is for a positive definite matrix,
     tried on one vector."""
     numpy = get("numpy")
@@ -417,6 +413,6 @@ def _reproduces(values: Any, factor: Any, structure: Any) -> bool:
         probe(numpy, structure.shape[0], values.dtype, None),
         (*values.shape[:-1], structure.shape[0], 1),
     )
-    x = factor.lu.solve(p, "N")
+    x = lu.solve(p, "N")
     residual = p - numpy.sparse_matmul(values, structure, x)
     return bool(np.linalg.norm(residual) <= math.sqrt(numpy.eps(values.dtype)) * np.linalg.norm(p))
