@@ -32,7 +32,7 @@ from ..operators import (
 from ..operators.context import given_context
 from ..operators.tree import index_or_array, inside_out
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
-from ..status import Status
+from ..status import Status, failed
 
 # Arrays as the functions see them: as matrices, in which precision, and whether their values can
 # be looked at.
@@ -255,6 +255,11 @@ def report_all(reports: Sequence[Info]) -> None:
     """Report what was recorded."""
     for info in reports:
         report(info)
+
+
+def have_failed(reports: Sequence[Info]) -> bool:
+    """Whether a failure is known to be among the reports."""
+    return any(failed(info._status) is True for info in reports)
 
 
 def report_values(xp: Any, x: Array) -> None:

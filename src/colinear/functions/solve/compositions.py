@@ -43,8 +43,9 @@ from ...properties import (
     UNITARY,
     Unitary,
 )
-from ...status import combine, failed
+from ...status import failed
 from ..common import (
+    have_failed,
     host_value,
     in_context,
     is_positive,
@@ -115,7 +116,7 @@ def inv_alike_blocks(A: Any, method: Any) -> LinearOperator:
     stacked = Dense._of(A.xp.stack([block.A for block in A.operands], axis=-3))
     with recording() as reports:
         together = inv(stacked._claim(A.properties & ~(UNITARY | STIEFEL)), method)
-    if failed(combine([info._status for info in reports])) is True:
+    if have_failed(reports):
         return inv_block_diagonal(A, method)  # which names the block
     report_all(reports)
     return Inverse._of(A, StackedBlocks._of(together))

@@ -41,6 +41,7 @@ from ...status import Status, failed
 from ..common import (
     FEW,
     MARGIN,
+    have_failed,
     host_value,
     ignore_float_errors,
     low_rank_sides,
@@ -131,7 +132,7 @@ def _settled(
 ) -> LinearOperator:
     """The inverse that a rule found if it is right, else a better one; reports what is to be
     said of it."""
-    is_bad = any(failed(info._status) is True for info in reports)
+    is_bad = have_failed(reports)
     if 0 in A.shape or (is_bad and is_final):
         return _passed(found, reports)
     if is_bad:
@@ -221,7 +222,7 @@ def dense_fallback(
     if fits_as_a_whole(A) or is_iterative(method):
         with recording(detailed=True) as others:
             whole = perform(inverse(A, method))
-        if any(failed(info._status) is True for info in others):
+        if have_failed(others):
             return _passed(whole, [*reports, *others])
         report(Info(Status.FELL_BACK, message=why))
         return _passed(whole, others)

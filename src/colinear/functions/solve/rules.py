@@ -12,7 +12,7 @@ from ...backends import Array, is_array
 from ...dispatch import perform, rule
 from ...factors.structured import LineFactor
 from ...info import Info, is_detailed, recording, report
-from ...methods import CG, GMRES, Auto
+from ...methods import CG, GMRES
 from ...methods.toeplitz import LEVINSON, solve_by_iterations
 from ...operators import (
     BlockDiag,
@@ -35,9 +35,10 @@ from ...operators import (
 from ...operators.rewrites import LARGE_GRID
 from ...operators.sparse_algebra import DIAGONAL, diagonal_of
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
-from ...status import combine, failed
+from ...status import failed
 from ..common import (
     MARGIN,
+    have_failed,
     host_value,
     ignore_float_errors,
     in_groups,
@@ -175,14 +176,13 @@ def solve_kronecker(A: Any, b: Any, method: Any) -> Any:
     whole"""
     if is_detailed():
         return solve_by_inverse(A, b, method)
-    xp, inverse, s = A.xp, inv(A, method), System.of(A, checked(A, b))
+    xp, inverse, s = A.xp, inv(A, method), System.of(A, checked(A, b), method)
     with ignore_float_errors(xp):
         if isinstance(inverse, Kronecker):  # else the method was not for the factors
             matrices = once_each(lambda W: W.to_dense(), inverse.operands)
-            tol = (method or Auto()).tolerance(xp, xp.result_type(A.dtype, b.dtype))
-            if _bound(xp, A.operands, matrices) <= tol and bool(xp.all(xp.isfinite(b))):
-                return Kronecker(*map(Dense._of, matrices)) @ b
-        return s.answer(apply_inverse(A, inverse, method, s))
+            if _bound(xp, A.operands, matrices) <= s.tol and bool(xp.all(xp.isfinite(s.b))):
+                return Kronecker(*map(Dense._of, matrices)) @ s.b
+        return apply_inverse(s, inverse)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def solve_alike_blocks(A: Any, b: Any, method: Any) -> Any:
             )
             parts.append(solution(stacked, B[..., start : start + len(group), :, :], method).X)
             start += len(group)
-    if failed(combine([info._status for info in reports])) is True:
+    if have_failed(reports):
         return solve_by_inverse(A, b, method)  # which looks at the whole, and names the block
     report_all(reports)
     X = xp.concat(parts, axis=-3)
@@ -233,14 +233,14 @@ def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
     """x = D^-1 (b - U y) for (I + C V^H D^-1 U) y = C V^H D^-1 b"""
     if is_detailed():
         return solve_by_inverse(A, b, method)
-    xp, (low_rank, D), s = A.xp, low_rank_and_diagonal(A), System.of(A, checked(A, b))
+    xp, (low_rank, D), s = A.xp, low_rank_and_diagonal(A), System.of(A, checked(A, b), method)
     d, B, U = diagonal_of(D, A)[:, None], s.B, low_rank.U
     with recording() as reports, ignore_float_errors(xp):
         K, right = capacitance_by_entries(low_rank, d)
         scaled = B / d
         X = scaled - xp.matmul(U, solution(K, xp.matmul(right, scaled), None).X) / d
         R = B - d * X - xp.matmul(U, xp.matmul(right, X))
-        is_right = not reports and are_small(xp, R, B, (method or Auto()).tolerance(xp, A.dtype))
+        is_right = not reports and are_small(xp, R, B, s.tol)
     return s.answer(X) if is_right else solve_by_inverse(A, b, method)  # which says what is wrong
 
 
@@ -312,9 +312,8 @@ def solve_by_lines(A: Any, b: Any, method: Any) -> Any:
         )
         if not safe:  # nearly singular, or not positive
             return solve_by_inverse(A, b, method)
-        s = System.of(A, checked(A, b))
         inverse = LineFactor._of(multipliers, pivots, power, norm**power)
-        return s.answer(apply_inverse(A, inverse, method, s))
+        return apply_inverse(System.of(A, checked(A, b), method), inverse)
 
 
 def _factored(T: Any, values: Any) -> tuple[Any, Any]:
@@ -364,22 +363,23 @@ def is_large(A: Any, b: Any = None, method: Any = None) -> bool:
 @rule(solve, Toeplitz, when=is_large, like=checked, direct=True)
 def solve_toeplitz(A: Any, b: Any, method: Any) -> Any:
     """x by iterations with fast Fourier transforms, preconditioned by the nearest circulant"""
-    xp, n, b = A.xp, A.shape[-1], checked(A, b)
+    xp, n, s = A.xp, A.shape[-1], System.of(A, checked(A, b), method)
     values, side = (
-        np.asarray(host_value(xp, to_computing_dtype(xp, x))) for x in (A._diagonals(), b)
+        np.asarray(host_value(xp, x)) for x in (to_computing_dtype(xp, A._diagonals()), s.B)
     )
-    dtype, exact = xp.result_type(A.dtype, b.dtype), np.result_type(values, side, np.float64)
-    tol = (method or Auto()).tolerance(xp, dtype)
+    exact = np.result_type(values, side, np.float64)
     col, row, side = (
         x.astype(exact, copy=False)
         for x in (values[n - 1 :], values[n - 1 :: -1], side.reshape(-1))
     )
-    found = solve_by_iterations(col, row, side, max(BETTER * tol, 1e-13), tol, xp.dtype_name(dtype))
+    goal, dtype = max(BETTER * s.tol, 1e-13), xp.dtype_name(s.dtype)
+    found = solve_by_iterations(col, row, side, goal, s.tol, dtype)
     if found is None:  # they do not converge
         return solve_by_inverse(A, b, method)
     if is_detailed():
         report(Info(residual=xp.asarray(found[1]), method="FFT"))
-    return xp.reshape(xp.asarray(found[0], dtype=dtype, device=A._context.device), b.shape)
+    x = xp.asarray(found[0], dtype=s.dtype, device=A._context.device)
+    return xp.reshape(x, s.b.shape)
 
 
 # Convolutions of large grids with zeros around them: Krylov methods, preconditioned by the
