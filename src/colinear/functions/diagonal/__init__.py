@@ -11,7 +11,6 @@ from typing import Any
 
 from ...backends import Array
 from ...dispatch import Choice, Cost, function, has_needs, rule
-from ...factors.inverse import Inverse
 from ...methods import SLQ, Hutchinson, Method, XNysTrace, XTrace, fitting
 from ...operators import (
     Adjoint,
@@ -33,8 +32,7 @@ from ...operators import (
 )
 from ...operators.scaled import beside
 from ...operators.sliced import pick, same
-from ...operators.transposed import are_adjoint
-from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
+from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ..common import (
     BLOCK,
     by_columns,
@@ -46,6 +44,7 @@ from ..common import (
     square_size,
 )
 from ..solve.inverse import all_square
+from ..spectrum.rules import is_similarity
 from ..stochastic.estimators import (
     DIAGONAL,
     TRACE,
@@ -398,16 +397,6 @@ def trace_low_rank(A: Any, method: Any) -> Array:
     """tr(U C V^H) = Σ_ij conj(V)_ij (U C)_ij"""
     U, V = low_rank_sides(A)
     return A.xp.sum(U * A.xp.conj(V), axis=(-2, -1))
-
-
-def is_similarity(A: LinearOperator) -> bool:
-    """Whether the last factor is the inverse of the first: its adjoint, if it is unitary, or
-    made by `inv`."""
-    first, last = A.operands[0], A.operands[-1]
-    if len(A.operands) < 3:
-        return False
-    unitary = first.properties & UNITARY and are_adjoint(first, last)
-    return bool(unitary) or (isinstance(last, Inverse) and last.A is first)
 
 
 @rule(trace, Product, when=is_similarity)

@@ -241,7 +241,7 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
     array([2.])
     """
     chosen: Any = for_least_squares(fitting("lstsq", method, *LSTSQ))
-    b = right_side("lstsq", A, b, A.shape[-2])
+    b = right_side("lstsq", A, b)
     if isinstance(b, LinearOperator):
         return Choice(
             lambda: pinv(A, None, None if isinstance(chosen, QR) else method) @ b,

@@ -296,7 +296,7 @@ def _gram_of(B: Any) -> LinearOperator:
 def lstsq_regularised(A: Any, b: Any, method: Any) -> Any:
     """[A; D] x = [b; c]: (A^H A + D^H D) x = A^H b + D^H c by a structured solve, refined once,
     its gradient looked at"""
-    b = right_side("lstsq", A, b, A.shape[-2])
+    b = right_side("lstsq", A, b)
     if isinstance(b, LinearOperator):
         return lstsq.base(A, b, method)
     G = gram(A)._claim(POSITIVE_DEFINITE)

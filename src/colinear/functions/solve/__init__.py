@@ -78,8 +78,8 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
     >>> co.solve(np.array([[3.0, 1.0], [1.0, 2.0]]), np.array([9.0, 8.0]))
     array([2., 3.])
     """
-    n = square_size("solve", A, NEED, "Use lstsq(A, b).")
-    b = right_side("solve", A, b, n)
+    square_size("solve", A, NEED, "Use lstsq(A, b).")
+    b = right_side("solve", A, b)
     if isinstance(b, LinearOperator):
         return Choice(lambda: inv(A, method) @ b, "inverse", why="X = A^-1 B")
     A = placed_beside(A, b) if A.is_neutral else A
@@ -181,14 +181,13 @@ def _by_iteration(s: System, found: Rule) -> Array:
     return s.answer(X)
 
 
-def right_side(function: str, A: LinearOperator, b: Any, rows: int) -> Any:
+def right_side(function: str, A: LinearOperator, b: Any) -> Any:
     """b as an array or operator that A's rows fit."""
     if not isinstance(b, LinearOperator):
         b = A._right_side(b)
-    shape = tuple(b.shape)
-    if not shape or shape[0 if len(shape) == 1 else -2] != rows:
-        m, n = A.shape[-2:]
-        raise ShapeError(f"{function}: A is {m}x{n}, so b needs {rows} rows; its shape is {shape}.")
+    shape, (m, n) = tuple(b.shape), A.shape[-2:]
+    if not shape or shape[0 if len(shape) == 1 else -2] != m:
+        raise ShapeError(f"{function}: A is {m}x{n}, so b needs {m} rows; its shape is {shape}.")
     if len(shape) > 2:
         broadcast_batches(A.batch_shape, shape[:-2], what=function)
     return b

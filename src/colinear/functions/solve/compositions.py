@@ -54,11 +54,10 @@ from ..common import (
     reciprocal,
     report_all,
     report_leaves,
-    square_size,
 )
 from .auto import with_tolerance_for_parts
 from .elimination import condition, judged
-from .inverse import all_square, inv, kept, no_inverse
+from .inverse import all_square, check_square, inv, kept, no_inverse
 from .sums import gram, scaled_factor
 
 # The inverse of compositions from the inverses of their operands.
@@ -139,21 +138,21 @@ def inv_unitary(A: Any, method: Any) -> LinearOperator:
 @rule(inv, Transpose, hereditary=True)
 def inv_transpose(A: Any, method: Any) -> LinearOperator:
     """(A^T)^-1 = (A^-1)^T"""
-    square_size("inv", A, "an inverse", "Use pinv(A).")
+    check_square(A)
     return inv(A.A, method).T
 
 
 @rule(inv, Adjoint, hereditary=True)
 def inv_adjoint(A: Any, method: Any) -> LinearOperator:
     """(A^H)^-1 = (A^-1)^H"""
-    square_size("inv", A, "an inverse", "Use pinv(A).")
+    check_square(A)
     return inv(A.A, method).H
 
 
 @rule(inv, Conjugate, hereditary=True)
 def inv_conjugate(A: Any, method: Any) -> LinearOperator:
     """conj(A)^-1 = conj(A^-1)"""
-    square_size("inv", A, "an inverse", "Use pinv(A).")
+    check_square(A)
     return inv(A.A, method).conj()
 
 

@@ -39,7 +39,6 @@ from ...operators import (
 )
 from ...status import Status, failed
 from ..common import (
-    FEW,
     MARGIN,
     have_failed,
     host_value,
@@ -351,10 +350,6 @@ def is_level(D: Any) -> bool:
     values, ratio = host_value(D.xp, D.d), _weak_ratio(D.xp, D.dtype)
     if values is None or not values.size:
         return True
-    # Python's numbers are quicker than NumPy's arrays of few
-    if values.ndim == 1 and values.size <= FEW:
-        sizes = [abs(value) for value in values.tolist()]
-        return bool(min(sizes) >= ratio * max(sizes) > 0)
     size = np.abs(values)
     smallest, largest = size.min(axis=-1), size.max(axis=-1)
     return bool(np.all((smallest >= ratio * largest) & (smallest > 0)))

@@ -54,7 +54,6 @@ from ..common import (
     report_unless,
     report_values,
     reports_nonfinite,
-    square_size,
     to_computing_dtype,
 )
 from .auto import (
@@ -67,7 +66,17 @@ from .auto import (
 )
 from .cost import prefers_iteration, sparse_work
 from .elimination import is_left_to_residual
-from .inverse import column_norms, fits_as_a_whole, inv, inverse, kept, no_inverse, probe, probe_of
+from .inverse import (
+    check_square,
+    column_norms,
+    fits_as_a_whole,
+    inv,
+    inverse,
+    kept,
+    no_inverse,
+    probe,
+    probe_of,
+)
 
 # The inverse of families: known, by substitution, by Fourier transforms, along bands.
 
@@ -136,7 +145,7 @@ def inv_low_rank(A: Any, method: Any) -> LinearOperator:
 @reports_nonfinite
 def inv_triangular(A: Any, method: Any) -> LinearOperator:
     """T^-1 b by substitution"""
-    square_size("inv", A, "an inverse", "Use pinv(A).")
+    check_square(A)
     if not A.unit:
         report_values(A.xp, A.xp.diagonal(A.A))
     return Inverse(A, TriangularFactor._of(A.A, A.lower, A.unit))

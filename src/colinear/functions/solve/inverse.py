@@ -410,7 +410,7 @@ def inverse(A: LinearOperator, method: Method | None = None) -> Choice:
     >>> A_inverse @ np.array([2.0, 4.0])
     array([1., 1.])
     """
-    square_size("inv", A, "an inverse", "Use pinv(A).")
+    check_square(A)
     like = lambda: Inverse(A, identity_like(A))
     if is_iterative(method):
         return iterate(A, method, lambda: Inverse(A, iterated(A, method)), like)  # type: ignore[arg-type]
@@ -421,6 +421,11 @@ def inverse(A: LinearOperator, method: Method | None = None) -> Choice:
     if iterates(A, method):
         return attempt(A, dense_work(A), None, lambda: Inverse(A, attempts(A, method)), like)
     return factorise("inv", A, None, method, lambda found: Inverse(A, found.factor), like)
+
+
+def check_square(A: LinearOperator) -> None:
+    """An error where A has no inverse because of its shape."""
+    square_size("inv", A, "an inverse", "Use pinv(A).")
 
 
 def fits_as_a_whole(A: LinearOperator) -> bool:

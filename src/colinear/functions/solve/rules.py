@@ -76,7 +76,7 @@ WORTH_A_BOUND = 10_000  # entries of a right side from which a bound costs less 
 
 def checked(A: Any, b: Any) -> Any:
     """The right side, which has the shape of the solution."""
-    return right_side("solve", A, b, A.shape[-1])
+    return right_side("solve", A, b)
 
 
 def is_plain(A: LinearOperator, b: Any, method: Any) -> bool:
