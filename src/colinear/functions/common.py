@@ -229,7 +229,8 @@ def reciprocal_spectrum(xp: Any, values: Array) -> Array:
     accuracy."""
     if 0 in values.shape:
         return values
-    smallest, largest = extreme_magnitudes(xp, values)
+    size = xp.abs(values)
+    smallest, largest = xp.min(size, axis=-1), xp.max(size, axis=-1)
     regular = smallest > MARGIN * xp.eps(values.dtype) * largest
     # NaN stays through min and max
     finite = xp.isfinite(smallest + largest)
@@ -238,17 +239,6 @@ def reciprocal_spectrum(xp: Any, values: Array) -> Array:
     )
     with ignore_float_errors(xp):
         return 1 / values
-
-
-def extreme_magnitudes(xp: Any, values: Array) -> tuple[Array, Array]:
-    """The smallest and the largest of |x| along the last axis; where all are seen to be
-    positive, without computing |x|."""
-    if not xp.is_complex(values) and not xp.is_traced(values):
-        smallest = xp.min(values, axis=-1)
-        if bool(xp.all(smallest > 0)):
-            return smallest, xp.max(values, axis=-1)
-    size = xp.abs(values)
-    return xp.min(size, axis=-1), xp.max(size, axis=-1)
 
 
 def report_all(reports: Sequence[Info]) -> None:

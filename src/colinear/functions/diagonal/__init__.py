@@ -104,25 +104,20 @@ def main_diagonal(A: LinearOperator, method: Method | None = None) -> Choice:
 
 
 def exact_diagonal(A: LinearOperator) -> Array:
-    """By n products."""
+    """The diagonal by n products: e_j^T A e_j, for blocks of j if the matrix is large."""
+    xp = A.xp
     if math.prod(A.shape) <= BLOCK:
-        return A.xp.diagonal(A._dense())
-    return _by_unit_vectors(A)
+        return xp.diagonal(A._dense())
+    rows = xp.arange(A.shape[-2], device=A._context.device)[:, None]
+    return by_columns(
+        A, lambda X, places: xp.sum(xp.where(rows == places, X, 0), axis=-2), min(A.shape[-2:])
+    )
 
 
 def is_out_of_reach(A: LinearOperator, method: Any) -> bool:
     """Whether n products with square A are more than `Auto` spends."""
     m, n = A.shape[-2:]
     return m == n and not getattr(method, "exact", False) and n * float(A.flops) > AFFORDABLE
-
-
-def _by_unit_vectors(A: LinearOperator) -> Array:
-    """e_j^T A e_j for blocks of j."""
-    xp = A.xp
-    rows = xp.arange(A.shape[-2], device=A._context.device)[:, None]
-    return by_columns(
-        A, lambda X, places: xp.sum(xp.where(rows == places, X, 0), axis=-2), min(A.shape[-2:])
-    )
 
 
 def ones_on_diagonal(A: LinearOperator) -> Array:

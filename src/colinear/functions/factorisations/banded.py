@@ -65,15 +65,11 @@ def lu_banded(A: Any, method: Any) -> Factors:
     put = partial(array_like, A)
     main = packed.shape[-2] - 1 - below
     U = Banded([put(packed[..., main - k, k:]) for k in range(main + 1)], range(main + 1), (n, n))
-    multipliers = [packed[..., main + i, : n - i] for i in range(1, below + 1)]
+    rows = [packed[..., main + i, : n - i] for i in range(1, below + 1)]
+    rows = [np.ones_like(packed[..., main, :]), *rows]
     if (swaps == np.arange(n)).all():
-        rows = [np.ones((*batch, n), packed.dtype), *multipliers]
-        return (
-            identity_like(A, n),
-            Banded([put(row) for row in rows], [-i for i in range(below + 1)], (n, n)),
-            U,
-        )
-    order, L = _reordered(A, swaps, np.concatenate(multipliers, axis=-1), below)
+        return identity_like(A), Banded(list(map(put, rows)), range(0, -below - 1, -1), (n, n)), U
+    order, L = _reordered(A, swaps, np.concatenate(rows, axis=-1), below)
     return Permutation(order, like=A).T, L, U
 
 
@@ -81,39 +77,27 @@ def _on_host(xp: Any, d: Array) -> Any:
     return np.asarray(host_value(xp, to_computing_dtype(xp, d)))
 
 
-def _followed(swaps: Any, below: int, n: int) -> tuple[Any, Any, Any]:
-    """The order of the rows after all exchanges, and where the multipliers of each diagonal are
-    then: those of a column belong to the rows that were below it when it was eliminated."""
-    rows = np.arange(n).tolist()
-    owner = np.zeros((below, n), np.int64)
-    for j, swap in enumerate(swaps.tolist()):
-        rows[j], rows[swap] = rows[swap], rows[j]
-        beneath = rows[j + 1 : j + 1 + below]
-        owner[: len(beneath), j] = beneath
-    order = np.asarray(rows)
-    place = np.argsort(order)
-    return (
-        order,
-        np.concatenate([place[owner[i - 1, : n - i]] for i in range(1, below + 1)]),
-        np.concatenate([np.arange(n - i) for i in range(1, below + 1)]),
-    )
+def _reordered(A: Any, swaps: Any, entries: Any, below: int) -> tuple[Any, LinearOperator]:
+    """The order of the rows after all exchanges, and L with its rows in that order: sparse, all of
+    a batch in one pattern. `entries`: its diagonals, from the main one down, end to end.
 
-
-def _reordered(A: Any, swaps: Any, multipliers: Any, below: int) -> tuple[Any, LinearOperator]:
-    """The order of the rows, and L with its rows in that order: sparse, all of a batch in one
-    pattern."""
+    The multipliers of a column belong to the rows that were below it when it was eliminated.
+    """
     batch, n = A.batch_shape, A.shape[-1]
-    followed = [_followed(swaps[at], below, n) for at in np.ndindex(batch)]
-    diagonal, ones = np.arange(n), np.ones(n, multipliers.dtype)
-    entries = [
-        (
-            np.concatenate([diagonal, rows]),
-            np.concatenate([diagonal, columns]),
-            np.concatenate([ones, multipliers[at]]),
-        )
-        for at, (_, rows, columns) in zip(np.ndindex(batch), followed)
-    ]
-    return np.reshape([order for order, *_ in followed], (*batch, n)), _stacked(A, entries)
+    columns = np.concatenate([np.arange(n - i) for i in range(below + 1)])
+    orders, parts = [], []
+    for at in np.ndindex(batch):
+        rows = np.arange(n).tolist()
+        owner = np.zeros((below + 1, n), np.int64)
+        for j, swap in enumerate(swaps[at].tolist()):
+            rows[j], rows[swap] = rows[swap], rows[j]
+            met = rows[j : j + 1 + below]
+            owner[: len(met), j] = met
+        place = np.argsort(rows)
+        lines = np.concatenate([place[owner[i, : n - i]] for i in range(below + 1)])
+        orders.append(rows)
+        parts.append((lines, columns, entries[at]))
+    return np.reshape(orders, (*batch, n)), _stacked(A, parts)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -192,13 +192,12 @@ def pivots(A: Any) -> list[tuple[int, int]]:
     last: they cost symmetry."""
     grid = A.blocks
     places = [
-        (i, j) for i, row in enumerate(grid) for j, block in enumerate(row) if _is_square(block)
+        (i, j)
+        for i, row in enumerate(grid)
+        for j, block in enumerate(row)
+        if is_square(block) and not isinstance(block, Zero)
     ]
     return sorted(places, key=lambda place: (place[0] != place[1], _cost(grid, *place)))
-
-
-def _is_square(block: LinearOperator) -> bool:
-    return is_square(block) and not isinstance(block, Zero)
 
 
 def _cost(grid: Any, i: int, j: int) -> float:

@@ -119,40 +119,30 @@ def judged(
         return Choice(lambda: found_and_judged(A, method), like=lambda: rule(A, method))
 
     def found_and_judged(A: Any, method: Any) -> LinearOperator:
+        """The inverse that the rule finds if it is right, else a better one; reports what is to be
+        said of it."""
         with recording(detailed=True) as reports, ignore_float_errors(A.xp):
             found = perform(rule(A, method))
-        return _settled(A, found, reports, method, is_final)
+        is_bad = have_failed(reports)
+        if is_bad and not is_final and 0 not in A.shape:
+            why = next(info.message for info in reports if failed(info._status) is True)
+            return dense_fallback(A, method, reports, why or "a part could not be inverted")
+        # products that are iterations (Auto's, of a large part) report on themselves
+        if is_bad or 0 in A.shape or multiplies_by_iteration(found):
+            return _passed(found, reports)
+        status = verdict(A, found)
+        seen = worst(A.xp, status)
+        if seen is None:
+            report(Info(status))
+        if seen in (None, Status.SUCCESS):
+            return _passed(found, reports)
+        if seen is Status.SINGULAR and is_final:
+            why = "the inverse grows as that of a singular operator does"
+            return _passed(found, [*reports, Info(seen, message=why)])
+        why = "an ill-conditioned part was inverted, which spoils the inverse of the whole"
+        return dense_fallback(A, method, [*reports, Info(seen, message=why)], why, found)
 
     return judge
-
-
-def _settled(
-    A: LinearOperator, found: LinearOperator, reports: list[Info], method: Any, is_final: bool
-) -> LinearOperator:
-    """The inverse that a rule found if it is right, else a better one; reports what is to be
-    said of it."""
-    is_bad = have_failed(reports)
-    if 0 in A.shape or (is_bad and is_final):
-        return _passed(found, reports)
-    if is_bad:
-        why = next(info.message for info in reports if failed(info._status) is True)
-        return dense_fallback(A, method, reports, why or "a part could not be inverted")
-    if multiplies_by_iteration(found):
-        # products that are iterations (Auto's, of a large part) report on themselves
-        return _passed(found, reports)
-    status = verdict(A, found)
-    seen = worst(A.xp, status)
-    if seen is None:
-        report(Info(status))
-    if seen in (None, Status.SUCCESS):
-        return _passed(found, reports)
-    if seen is Status.SINGULAR and is_final:
-        report(
-            Info(Status.SINGULAR, message="the inverse grows as that of a singular operator does")
-        )
-        return _passed(found, reports)
-    why = "an ill-conditioned part was inverted, which spoils the inverse of the whole"
-    return dense_fallback(A, method, [*reports, Info(seen, message=why)], why, found)
 
 
 def _passed(found: LinearOperator, reports: list[Info]) -> LinearOperator:

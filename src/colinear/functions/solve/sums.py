@@ -147,7 +147,7 @@ def _corrected_diagonal(A: Any, low_rank: Any, D: Any, method: Any) -> LinearOpe
     D_inverse = labelled("In the diagonal term", inv, D, method)
     if is_gram(low_rank) and is_positive(D):
         S, root = scaled_factor(low_rank.U, D_inverse)
-        K_inverse = labelled(CAPACITANCE, inv, capacitance_of(S), method)
+        K_inverse = labelled(CAPACITANCE, inv, _plus_identity(gram(S.A), True), method)
         return Sum(D_inverse, Scaled(-1.0, Product(root, S, K_inverse, S.H, root)))._claim(
             A.properties
         )
@@ -264,11 +264,6 @@ def scaled_factor(U: Array, D_inverse: Any) -> tuple[Any, LinearOperator]:
             c=math.sqrt(c) if namespace_of(c := D_inverse.c) is None else D_inverse.xp.sqrt(c)
         )
     return Dense._of(root @ U), root
-
-
-def capacitance_of(S: Any) -> LinearOperator:
-    """I + S^H S, positive definite"""
-    return _plus_identity(gram(S.A), True)
 
 
 def gram(S: Array) -> Array:
