@@ -353,6 +353,7 @@ def _first_right(
             if not _is_better(xp, refined, found):
                 break
             found, status = refined, worst(xp, refined.status)
+        assert status is not None
         if best is None or status <= best_status or name == "QR":
             best, best_status, best_name = found, status, name
         if status in (Status.SUCCESS, Status.NONFINITE):

@@ -287,18 +287,16 @@ def lines_are_constant(A: Any, b: Any = None, method: Any = None) -> bool:
     )
 
 
-@rule(solve, KroneckerSum[Tridiagonal, Tridiagonal], when=lines_are_constant, like=checked)  # type: ignore[misc]
-@rule(
-    solve,
-    Product[KroneckerSum[Tridiagonal, Tridiagonal], ...],
-    when=lines_are_constant,
-    like=checked,
-)  # type: ignore[misc]
+GRID: Any = KroneckerSum[Tridiagonal, Tridiagonal]  # type: ignore[misc]
+
+
+@rule(solve, GRID, when=lines_are_constant, like=checked)
+@rule(solve, Product[GRID, ...], when=lines_are_constant, like=checked)  # type: ignore[misc]
 def solve_by_lines(A: Any, b: Any, method: Any) -> Any:
     """(A ⊕ B) x = b is (A + λ I) y = c for each eigenvalue λ of B, after a sine transform along
     B: elimination in all at once"""
-    grid, power = (A.operands[0], len(A.operands)) if isinstance(A, Product) else (A, 1)
-    first, last = grid.operands
+    factors: Any = A.operands if isinstance(A, Product) else (A,)
+    power, (first, last) = len(factors), factors[0].operands
     values = eig(last)[0].astype(A.dtype)
     norm = float(
         np.max(np.abs(first.diag)) + 2 * np.max(np.abs(first.lower), initial=0) + values[-1]
