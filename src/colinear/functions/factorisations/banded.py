@@ -57,7 +57,8 @@ def lu_banded(A: Any, method: Any) -> Factors:
 
     xp, n, batch = A.xp, A.shape[-1], A.batch_shape
     below, above = widths(A)
-    bands = _on_host(xp, lapack_band(_as_banded(A), below, below + above))
+    # each diagonal by itself: what is computed from them inside a traced program is traced
+    bands = lapack_band(_as_banded(A)._map(partial(_on_host, xp)), below, below + above)
     factor = get_lapack_funcs("gbtrf", (bands,))  # U above and the multipliers below, row exchanges
     each = [factor(bands[at], below, above)[:2] for at in np.ndindex(batch)]
     packed, swaps = (np.stack(parts).reshape(*batch, *parts[0].shape) for parts in zip(*each))

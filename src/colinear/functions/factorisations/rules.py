@@ -430,9 +430,8 @@ def cholesky_banded(A: Any, method: Any) -> LinearOperator:
 
     xp, n, batch = A.xp, A.shape[-1], A.batch_shape
     width = max(map(abs, A.offsets))
-    band, mirror = (
-        np.array(xp.to_numpy(lapack_band(B, width, 0))) for B in (A, A._transpose()._conj())
-    )
+    host = A._map(xp.to_numpy)
+    band, mirror = (lapack_band(B, width, 0) for B in (host, host._transpose()._conj()))
     limit = xp.eps(A.dtype) ** 0.5 * (np.abs(band) + np.abs(mirror))
     fine = np.all(np.abs(band - mirror) <= limit, axis=(-2, -1))
     fine = np.array(fine)
