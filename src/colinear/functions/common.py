@@ -131,7 +131,7 @@ def is_vector(b: Any, *others: Any) -> bool:
 
 def is_traced_or_differentiated(xp: Any, *arrays: Array) -> bool:
     """Whether values are traced or derivatives are recorded."""
-    return any(xp.is_traced(x) or xp.is_differentiated(x) for x in arrays)
+    return any(map(xp.is_traced, arrays)) or any(map(xp.is_differentiated, arrays))
 
 
 def values_are_seen(A: LinearOperator) -> bool:

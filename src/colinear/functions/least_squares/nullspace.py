@@ -67,8 +67,6 @@ from ..spectrum.order import grid_of, is_periodic, symbol
 from ..spectrum.shift_invert import sampled_nullspace
 from . import checked_rtol
 
-# The null space.
-
 
 def orthonormal_nullspace(
     A: LinearOperator, rtol: float | None = None, method: Method | None = None

@@ -26,6 +26,7 @@ from ..common import (
     host_value,
     identity_like,
     ignore_float_errors,
+    is_traced_or_differentiated,
     outcome,
     report_arrays,
     square_size,
@@ -301,7 +302,8 @@ def worst(xp: Any, status: Array) -> Status | None:
 def solution(A: LinearOperator, B: Array | None, method: Method | None) -> Solution:
     """The solution of A X = B by the chain of factorisations; reports how it went."""
     chosen = fitting("solve", method, *FACTORISATIONS)
-    return _solution(A, B, chosen, candidates(A, chosen, not values_are_seen(A)))
+    is_watched = is_traced_or_differentiated(A.xp, dense(A))
+    return _solution(A, B, chosen, candidates(A, chosen, is_watched))
 
 
 def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[str]) -> Solution:

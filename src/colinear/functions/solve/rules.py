@@ -12,7 +12,7 @@ from ...backends import Array, is_array
 from ...dispatch import perform, rule
 from ...factors.structured import LineFactor
 from ...info import Info, is_detailed, recording, report
-from ...methods import CG, GMRES
+from ...methods import CG, GMRES, Auto, Iterative
 from ...methods.toeplitz import LEVINSON, solve_by_iterations
 from ...operators import (
     BlockDiag,
@@ -54,7 +54,6 @@ from ..common import (
 from ..spectrum import eig
 from ..spectrum.components import diagonals_are_constant
 from . import System, apply_inverse, right_side, solve, solve_by_inverse
-from .auto import is_automatic, is_iterative
 from .compositions import blocks_are_alike
 from .families import is_large_and_seen, is_narrow_band, used_diagonals
 from .inverse import all_square, are_small, inv, solution
@@ -71,6 +70,7 @@ from .sums import capacitance_by_entries, low_rank_and_diagonal, rank_is_low
 
 # rows of a product of matrices that is formed: the work is less than that of looking at its factors
 TINY = 32
+FREE = (Auto, type(None))  # methods that leave the choice to us
 WORTH_A_BOUND = 10_000  # entries of a right side from which a bound costs less than it saves
 
 
@@ -82,7 +82,7 @@ def checked(A: Any, b: Any) -> Any:
 def is_plain(A: LinearOperator, b: Any, method: Any) -> bool:
     """Whether only the answer for arrays is asked for, not by an iteration, and its values can
     be seen."""
-    if is_iterative(method) or isinstance(b, LinearOperator) or A.is_neutral:
+    if isinstance(method, Iterative) or isinstance(b, LinearOperator) or A.is_neutral:
         return False
     seen = A.xp.name == "numpy" or not any(
         is_traced_or_differentiated(A.xp, x) for x in (b, *A.arrays()) if is_array(x)
@@ -132,7 +132,7 @@ def factors_are_matrices(A: LinearOperator) -> bool:
 def is_tiny(A: Any, b: Any = None, method: Any = None) -> bool:
     """Whether the product of the factors is so small that it is formed."""
     return (
-        is_automatic(method)
+        isinstance(method, FREE)
         and A.shape[-1] <= TINY
         and not A.batch_shape
         and factors_are_matrices(A)
@@ -225,7 +225,9 @@ def solve_alike_blocks(A: Any, b: Any, method: Any) -> Any:
 
 def is_plain_correction(A: Any, b: Any = None, method: Any = None) -> bool:
     """Whether one D + U C V^H of low rank is given, and only the answer is asked for."""
-    return is_automatic(method) and not A.batch_shape and is_plain(A, b, method) and rank_is_low(A)
+    return (
+        isinstance(method, FREE) and not A.batch_shape and is_plain(A, b, method) and rank_is_low(A)
+    )
 
 
 @rule(solve, Sum[LowRank, DIAGONAL], when=is_plain_correction, like=checked, name="woodbury")  # type: ignore[misc]
@@ -234,7 +236,8 @@ def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
     if is_detailed():
         return solve_by_inverse(A, b, method)
     xp, (low_rank, D), s = A.xp, low_rank_and_diagonal(A), System.of(A, checked(A, b), method)
-    d, B, U = diagonal_of(D, A)[:, None], s.B, low_rank.U
+    d = D.d if isinstance(D, Diagonal) else diagonal_of(D, A)
+    d, B, U = d[:, None], s.B, low_rank.U
     with recording() as reports, ignore_float_errors(xp):
         K, right = capacitance_by_entries(low_rank, d)
         scaled = B / d
@@ -267,7 +270,7 @@ def lines_are_constant(A: Any, b: Any = None, method: Any = None) -> bool:
     of constant diagonals, in NumPy."""
     grid: Any = A.operands[0] if isinstance(A, Product) else A
     if (
-        is_iterative(method)
+        isinstance(method, Iterative)
         or isinstance(b, LinearOperator)
         or A.xp.name != "numpy"
         or grid.batch_shape
@@ -342,7 +345,7 @@ def is_large(A: Any, b: Any = None, method: Any = None) -> bool:
 
     All values can be seen, and no band is so narrow that elimination is faster.
     """
-    if A.batch_shape or A.shape[-1] <= LEVINSON or not is_automatic(method):
+    if A.batch_shape or A.shape[-1] <= LEVINSON or not isinstance(method, FREE):
         return False
     is_one = b is None or is_vector(b) or tuple(getattr(b, "shape", ()))[1:] == (1,)
     if (
@@ -387,7 +390,7 @@ def solve_toeplitz(A: Any, b: Any, method: Any) -> Any:
 def is_large_with_zeros_around(A: Any, b: Any = None, method: Any = None) -> bool:
     """Whether the grid has more than one dimension, many points, and zeros around it, and a
     solution is wanted by any method."""
-    if isinstance(b, LinearOperator) or not is_automatic(method):
+    if isinstance(b, LinearOperator) or not isinstance(method, FREE):
         return False
     return A.boundary == "zero" and len(A.grid) > 1 and math.prod(A.grid) > LARGE_GRID
 

@@ -151,7 +151,7 @@ def _corrected_diagonal(A: Any, low_rank: Any, D: Any, method: Any) -> LinearOpe
         return Sum(D_inverse, Scaled(-1.0, Product(root, S, K_inverse, S.H, root)))._claim(
             A.properties
         )
-    U, right = D_inverse @ low_rank.U, right_factor(low_rank)  # D^-1 U and C V^H
+    U, right = D_inverse @ low_rank.U, Dense._of(right_matrix(low_rank))  # D^-1 U and C V^H
     K_inverse = labelled(CAPACITANCE, inv, capacitance(A, low_rank, D, U), method)
     return Sum(D_inverse, Scaled(-1.0, Product(Dense._of(U), K_inverse, right, D_inverse)))._claim(
         A.properties
@@ -211,7 +211,7 @@ def kailath(A: Any, method: Any) -> LinearOperator:
         return no_inverse(A, info.replace(message=NO_CORRECTION))
     report(info)
     U = rest_inverse @ low_rank.U
-    right = right_factor(low_rank)
+    right = Dense._of(right_matrix(low_rank))
     K_inverse = labelled(CAPACITANCE, inv, capacitance(A, low_rank, rest, U), method)
     I = Identity(A.shape[-1])
     return Product(
@@ -219,11 +219,11 @@ def kailath(A: Any, method: Any) -> LinearOperator:
     )._claim(A.properties)
 
 
-def right_factor(low_rank: Any) -> LinearOperator:
+def right_matrix(low_rank: Any) -> Array:
     """C V^H"""
-    xp, V = low_rank.xp, low_rank.U if low_rank.V is None else low_rank.V
-    right: Any = Dense._of(V).H
-    return right if low_rank.core is None else Dense._of(xp.matmul(low_rank.core, right.A))
+    xp = low_rank.xp
+    right = adjoint(xp, low_rank.U if low_rank.V is None else low_rank.V)
+    return right if low_rank.core is None else xp.matmul(low_rank.core, right)
 
 
 def is_gram(low_rank: Any) -> bool:
@@ -235,7 +235,7 @@ def capacitance(A: Any, low_rank: Any, rest: LinearOperator, U: Any) -> LinearOp
     """I + C V^H A^-1 U, from U = A^-1 U: of the size of the rank; positive definite for U U^H
     and positive A."""
     is_positive = is_gram(low_rank) and rest.properties & POSITIVE_SEMIDEFINITE
-    return _plus_identity(right_factor(low_rank) @ U, bool(is_positive))
+    return _plus_identity(low_rank.xp.matmul(right_matrix(low_rank), U), bool(is_positive))
 
 
 def _plus_identity(inner: Array, is_positive: bool) -> Dense:
@@ -247,7 +247,7 @@ def _plus_identity(inner: Array, is_positive: bool) -> Dense:
 def capacitance_by_entries(low_rank: Any, d: Array) -> tuple[Dense, Array]:
     """I + C V^H D^-1 U, and C V^H, for the entries d of D as a column; both as matrices, and S^H
     S where that saves work."""
-    xp, U, right = low_rank.xp, low_rank.U, right_factor(low_rank).A  # type: ignore[attr-defined]
+    xp, U, right = low_rank.xp, low_rank.U, right_matrix(low_rank)
     is_positive = is_gram(low_rank) and not xp.is_complex(d) and bool(xp.min(d) > 0)
     inner = gram(U / xp.sqrt(d)) if is_positive else xp.matmul(right, U / d)
     return _plus_identity(inner, is_positive), right
