@@ -100,31 +100,29 @@ class System(NamedTuple):
     method: Any
     xp: Any
     B: Array
-    is_vector: bool
     dtype: Any
-    tol: float
 
     @staticmethod
     def of(A: LinearOperator, b: Array, method: Method | None = None) -> System:
-        """The system, with the tolerance of the method."""
+        """The system with these right sides."""
         xp = A.xp if not A.is_neutral else namespace_of(b)
         dtype = xp.result_type(A.dtype, b.dtype) if not A.is_neutral else b.dtype
-        is_vector = b.ndim == 1
-        return System(
-            A=A,
-            b=b,
-            method=method,
-            xp=xp,
-            B=to_computing_dtype(xp, b[:, None] if is_vector else b),
-            is_vector=is_vector,
-            dtype=dtype,
-            tol=(method or Auto()).tolerance(xp, dtype),
-        )
+        B = to_computing_dtype(xp, b[:, None] if b.ndim == 1 else b)
+        return System(A, b, method, xp, B, dtype)
+
+    @property
+    def is_vector(self) -> bool:
+        return bool(self.b.ndim == 1)
+
+    @property
+    def tol(self) -> float:
+        """The tolerance of the method."""
+        return (self.method or Auto()).tolerance(self.xp, self.dtype)
 
     def answer(self, X: Array) -> Array:
         """The solution of the shape and precision that belong to b."""
         X = to_result_dtype(self.xp, X, self.dtype)
-        return X[..., 0] if self.is_vector else X
+        return X[..., 0] if self.b.ndim == 1 else X
 
     def residual(self, X: Array) -> Array:
         """B - A X"""

@@ -323,7 +323,7 @@ def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[st
         )
     if info is not None:
         report(info if B is not None else info.replace(residual=None))
-    return best._replace(X=best.X[..., :-1])
+    return best
 
 
 def _first_right(
@@ -342,11 +342,12 @@ def _first_right(
         X = factor._matmat(B)
         is_first = not (failures or is_traced or is_detailed()) and name != "QR"
         if is_first and _is_plainly_right(xp, held, B, X, tol):
-            return Solution(factor, X, None, None, True), None
+            return Solution(factor, X[..., :-1], None, None, True), None
         found = judge(name, factor, broken, X)
         status = worst(xp, found.status)
         if status is None:
-            return found, Info(found.status, residual=found.residual, method=name)
+            info = Info(found.status, residual=found.residual, method=name)
+            return found._replace(X=X[..., :-1]), info
         for _ in range(REFINEMENTS):
             if status != Status.INACCURATE:
                 break
@@ -371,7 +372,8 @@ def _first_right(
     elif best_status.is_failure and best_name in ONE_TRIANGLE:
         is_mirrored = host_value(xp, reproduces(xp, held, mirrored(xp, held))).all()
         message = message if is_mirrored else ONE_TRIANGLE[best_name]
-    return best, Info(best_status, residual=best.residual, method=best_name, message=message)
+    info = Info(best_status, residual=best.residual, method=best_name, message=message)
+    return best._replace(X=best.X[..., :-1]), info
 
 
 def _is_better(xp: Any, new: Solution, old: Solution) -> bool:
