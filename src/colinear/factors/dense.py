@@ -5,22 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ..autodiff.determinants import slogdet_of_diagonal
-from ..backends import Array, namespace_of
+from ..backends import Array, adjoint, namespace_of
 from ..operators import LinearOperator
 from ..operators.context import broadcast_batches
 from ..operators.tree import conjugate_leaves
 from ..operators.unitary import pad_end
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
-
-# The form of the adjoint and of the transpose, and whether the leaves must be conjugated for it.
-_ADJOINT = {"N": ("H", False), "H": ("N", False), "T": ("N", True)}
-_TRANSPOSE = {"N": ("T", False), "T": ("N", False), "H": ("N", True)}
-_CONJUGATE = {"N": ("N", True), "T": ("T", True), "H": ("T", False)}
-
-
-def _reformed(self: Any, table: dict[str, tuple[str, bool]]) -> Any:
-    form, conjugated = table[self.form]
-    return (conjugate_leaves(self) if conjugated else self)._replace(form=form)
 
 
 class CholeskyFactor(LinearOperator):
@@ -34,9 +24,6 @@ class CholeskyFactor(LinearOperator):
 
     def _infer(self) -> int:
         return POSITIVE_DEFINITE
-
-    def _adjoint(self) -> LinearOperator:
-        return self
 
     _conj = _transpose = conjugate_leaves
 
@@ -67,17 +54,6 @@ class LDLFactor(LinearOperator):
     def _infer(self) -> int:
         return SELF_ADJOINT
 
-    def _adjoint(self) -> LinearOperator:
-        return self
-
-    def _conj(self) -> LinearOperator:
-        xp = self.xp
-        return self._replace(
-            factors=tuple(xp.conj(x) if xp.is_complex(x) else x for x in self.factors)
-        )
-
-    _transpose = _conj
-
     def _matmat(self, X: Array) -> Array:
         return namespace_of(X).ldl_solve(self.factors, X)
 
@@ -93,31 +69,21 @@ class LUFactor(LinearOperator):
 
     LU: Array
     pivots: Array
-    form: str
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.LU.shape)
 
-    def _adjoint(self) -> LinearOperator:
-        return _reformed(self, _ADJOINT)
-
-    def _transpose(self) -> LinearOperator:
-        return _reformed(self, _TRANSPOSE)
-
-    def _conj(self) -> LinearOperator:
-        return _reformed(self, _CONJUGATE)
-
     def _matmat(self, X: Array) -> Array:
-        return namespace_of(X).lu_solve(
-            self.LU, self.pivots, X, transpose=self.form == "T", adjoint=self.form == "H"
-        )
+        return namespace_of(X).lu_solve(self.LU, self.pivots, X)
+
+    def _rmatmat(self, X: Array) -> Array:
+        return namespace_of(X).lu_solve(self.LU, self.pivots, X, adjoint=True)
 
     def slogdet(self) -> tuple[Array, Array]:
         xp, d = self.xp, self.xp.diagonal(self.LU)
         parity = xp.astype(xp.lu_permutation(self.pivots, d.shape[-1])[1], self.dtype)
-        sign, logarithm = slogdet_of_diagonal(xp, d, parity)
-        return xp.conj(sign) if self.form == "H" else sign, logarithm
+        return slogdet_of_diagonal(xp, d, parity)
 
 
 class CholeskyOrLUFactor(LinearOperator):
@@ -130,37 +96,25 @@ class CholeskyOrLUFactor(LinearOperator):
     factors: Array
     pivots: Array
     positive: Array
-    form: str
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.factors.shape)
 
-    def _adjoint(self) -> LinearOperator:
-        return _reformed(self, _ADJOINT)
-
-    def _transpose(self) -> LinearOperator:
-        return _reformed(self, _TRANSPOSE)
-
-    def _conj(self) -> LinearOperator:
-        return _reformed(self, _CONJUGATE)
-
     def _either(self, f: Any, *arguments: Array) -> Any:
         """`f(factor, *arguments)` of the factor that there is."""
-
-        def of_cholesky(factors: Array, pivots: Array, *arguments: Array) -> Any:
-            factor = CholeskyFactor._of(factors)
-            return f(factor.T if self.form == "T" else factor, *arguments)
-
-        def of_lu(factors: Array, pivots: Array, *arguments: Array) -> Any:
-            return f(LUFactor._of(factors, pivots, self.form), *arguments)
-
         return self.xp.cond(
-            self.positive, of_cholesky, of_lu, self.factors, self.pivots, *arguments
+            self.positive,
+            lambda factors, pivots, *rest: f(CholeskyFactor._of(factors), *rest),
+            lambda factors, pivots, *rest: f(LUFactor._of(factors, pivots), *rest),
+            *(self.factors, self.pivots, *arguments),
         )
 
     def _matmat(self, X: Array) -> Array:
         return self._either(lambda factor, X: factor._matmat(X), X)
+
+    def _rmatmat(self, X: Array) -> Array:
+        return self._either(lambda factor, X: factor._rmatmat(X), X)
 
     def _to_dense(self) -> Array:
         return self._either(lambda factor: factor._to_dense())
@@ -179,34 +133,22 @@ class QRFactor(LinearOperator):
     Q: Array
     R: Array
     order: Array
-    form: str
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.Q.shape)
 
-    def _adjoint(self) -> LinearOperator:
-        return _reformed(self, _ADJOINT)
-
-    def _transpose(self) -> LinearOperator:
-        return _reformed(self, _TRANSPOSE)
-
-    def _conj(self) -> LinearOperator:
-        return _reformed(self, _CONJUGATE)
-
     def _matmat(self, X: Array) -> Array:
+        """P R^-1 Q^H X"""
         xp = namespace_of(X)
-        if self.form == "N":  # P R^-1 Q^H X
-            Y = xp.matmul(xp.conj(xp.matrix_transpose(self.Q)), X)
-            return _rows(
-                xp, xp.solve_triangular(self.R, Y, lower=False), xp.argsort(self.order, axis=-1)
-            )
-        Y = _rows(xp, X, self.order)
-        if self.form == "H":  # Q R^-H P^T X
-            return xp.matmul(self.Q, xp.solve_triangular(self.R, Y, lower=False, adjoint=True))
-        return xp.matmul(
-            xp.conj(self.Q), xp.solve_triangular(self.R, Y, lower=False, transpose=True)
-        )
+        Y = xp.solve_triangular(self.R, xp.matmul(adjoint(xp, self.Q), X), lower=False)
+        return _rows(xp, Y, xp.argsort(self.order, axis=-1))
+
+    def _rmatmat(self, X: Array) -> Array:
+        """Q R^-H P^T X"""
+        xp = namespace_of(X)
+        Y = xp.solve_triangular(self.R, _rows(xp, X, self.order), lower=False, adjoint=True)
+        return xp.matmul(self.Q, Y)
 
 
 class TriangularFactor(LinearOperator):
@@ -215,29 +157,20 @@ class TriangularFactor(LinearOperator):
     A: Array
     lower: bool
     unit: bool
-    form: str
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.A.shape)
 
-    def _adjoint(self) -> LinearOperator:
-        return _reformed(self, _ADJOINT)
-
-    def _transpose(self) -> LinearOperator:
-        return _reformed(self, _TRANSPOSE)
-
-    def _conj(self) -> LinearOperator:
-        return _reformed(self, _CONJUGATE)
-
     def _matmat(self, X: Array) -> Array:
+        return self._substitute(X, adjoint=False)
+
+    def _rmatmat(self, X: Array) -> Array:
+        return self._substitute(X, adjoint=True)
+
+    def _substitute(self, X: Array, adjoint: bool) -> Array:
         return namespace_of(X).solve_triangular(
-            self.A,
-            X,
-            lower=self.lower,
-            unit_diagonal=self.unit,
-            transpose=self.form == "T",
-            adjoint=self.form == "H",
+            self.A, X, lower=self.lower, unit_diagonal=self.unit, adjoint=adjoint
         )
 
     @property
@@ -258,7 +191,7 @@ def qr_factor(xp: Any, A: Array) -> tuple[QRFactor, Array]:
     kept = xp.astype(xp.logical_not(dropped), A.dtype)
     Q = Q * kept[..., None, :]
     R = R * kept[..., :, None] * kept[..., None, :] + xp.make_diagonal(1 - kept)
-    return QRFactor._of(Q, R, order, "N"), xp.any(dropped, axis=-1)
+    return QRFactor._of(Q, R, order), xp.any(dropped, axis=-1)
 
 
 def _rows(xp: Any, X: Array, order: Array) -> Array:
@@ -305,34 +238,34 @@ class UnitaryChain(LinearOperator):
 
     def _matmat(self, X: Array) -> Array:
         """Q_1 (Q_2 (... (Q_c X))): what Q_i leaves in its first rows goes to the one before it."""
-        xp, blocks, lapping = namespace_of(X), self.blocks, self.overlap
-
-        def step(carry: Array, Q: Array, rows: Array) -> tuple[Array, Array]:
-            Y = xp.matmul(Q, xp.concat([rows, carry], axis=-2))
-            return Y[..., :lapping, :], Y[..., lapping:, :]
-
-        X = self._spread(xp, X)
-        split = X.shape[-2] - lapping
-        carry, done = self._run(
-            xp, step, X[..., split:, :], blocks, X[..., :split, :], reverse=True
-        )
-        return self._cut(xp, xp.concat([carry, done], axis=-2), self.m)
+        return self._chained(X, self.blocks, self.m, upwards=True)
 
     def _rmatmat(self, X: Array) -> Array:
         """Q_c^H (... (Q_1^H X)): what Q_i^H leaves in its last rows goes to the next."""
-        xp, lapping = namespace_of(X), self.overlap
-        split = self.blocks.shape[-1] - lapping
+        return self._chained(X, adjoint(self.xp, self.blocks), self.n, upwards=False)
 
-        def step(carry: Array, Q: Array, rows: Array) -> tuple[Array, Array]:
-            Y = xp.matmul(Q, xp.concat([carry, rows], axis=-2))
-            return Y[..., split:, :], Y[..., :split, :]
+    def _chained(self, X: Array, blocks: Array, size: int, upwards: bool) -> Array:
+        """The recurrence over the chain, from its end if it goes upwards, cut to `size` rows."""
+        xp, k, lapping = namespace_of(X), X.shape[-1], self.overlap
+        count, each = blocks.shape[-3], blocks.shape[-1] - lapping
 
-        X = self._spread(xp, X)
-        adjoints = xp.conj(xp.matrix_transpose(self.blocks))
-        carry, done = self._run(
-            xp, step, X[..., :lapping, :], adjoints, X[..., lapping:, :], reverse=False
-        )
-        return self._cut(xp, xp.concat([done, carry], axis=-2), self.n)
+        def divide(Y: Array, at: int) -> tuple[Array, Array]:
+            return Y[..., :at, :], Y[..., at:, :]
+
+        def step(carry: Array, Q: Array, rows: Array) -> tuple[Array, tuple[Array, Array]]:
+            Y = xp.matmul(Q, xp.concat([rows, carry] if upwards else [carry, rows], axis=-2))
+            first, last = divide(Y, lapping if upwards else each)
+            carry, done = (first, last) if upwards else (last, first)
+            return carry, (carry, done)
+
+        first, last = divide(self._spread(xp, X), count * each if upwards else lapping)
+        carry, rows = (last, first) if upwards else (first, last)
+        parts = xp.moveaxis(xp.reshape(rows, (*rows.shape[:-2], count, each, k)), -3, 0)
+        carries, done = xp.scan(step, carry, xp.moveaxis(blocks, -3, 0), parts, reverse=upwards)
+        done = xp.moveaxis(done, 0, -3)
+        done = xp.reshape(done, (*done.shape[:-3], count * each, k))
+        ends = [carries[0], done] if upwards else [done, carries[-1]]
+        return self._cut(xp, xp.concat(ends, axis=-2), size)
 
     def _spread(self, xp: Any, X: Array) -> Array:
         """X in the dtype and batch of the result, with as many rows as the chain."""
@@ -343,22 +276,6 @@ class UnitaryChain(LinearOperator):
 
     def _cut(self, xp: Any, X: Array, rows: int) -> Array:
         return X[..., :rows, :] if rows <= X.shape[-2] else pad_end(xp, X, (rows,), (-2,))
-
-    def _run(
-        self, xp: Any, step: Any, carry: Array, blocks: Array, X: Array, reverse: bool
-    ) -> tuple[Array, Array]:
-        """The recurrence over the chain: the last carry, and the rows that are done."""
-        count, k = blocks.shape[-3], X.shape[-1]
-        each = blocks.shape[-1] - self.overlap
-        parts = xp.moveaxis(xp.reshape(X, (*X.shape[:-2], count, each, k)), -3, 0)
-
-        def both(carry: Array, Q: Array, rows: Array) -> tuple[Array, tuple[Array, Array]]:
-            carry, done = step(carry, Q, rows)
-            return carry, (carry, done)
-
-        carries, done = xp.scan(both, carry, xp.moveaxis(blocks, -3, 0), parts, reverse=reverse)
-        done = xp.moveaxis(done, 0, -3)
-        return carries[0 if reverse else -1], xp.reshape(done, (*done.shape[:-3], count * each, k))
 
     @property
     def _flops(self) -> float:

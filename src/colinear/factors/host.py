@@ -5,16 +5,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ..autodiff.implicit import CONJUGATED, TRANSPOSED
 from ..backends import Array, namespace_of
-from ..operators import LinearOperator
-from ..operators.context import Context, broadcast_batches, context_of
+from ..operators import Diagonal, LinearOperator, Product, Scaled, Sum
+from ..operators.context import Context, broadcast_batches
 from ..operators.tree import memo
-from ..operators.unitary import fourier_flops, good_length, pad_end
+from ..operators.unitary import good_length, pad_end
 from ..properties import SELF_ADJOINT, SYMMETRIC
 from .inverse import multiply_on_host
+from .structured import FourierFactor
 
 # Inverses from factors that were made on the host: sparse elimination, and Toeplitz matrices by
 # the columns of their inverse.
@@ -22,131 +21,9 @@ from .inverse import multiply_on_host
 # The factors are constants; derivatives are those of `Implicit`.
 
 
-class SparseFactor(LinearOperator):
-    """A^-1 of a sparse A, from factors on the host (`methods/sparse_direct.py`).
-
-    `data` and `structure` are of the matrix that is inverted; `form` says what of the factored one
-    it is: see `multiply_on_host`.
-    """
-
-    data: Array
-    structure: Any
-    lu: Any
-    form: str
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (*self.data.shape[:-1], *self.structure.shape)
-
-    def _transpose(self) -> LinearOperator:
-        flipped = self.structure.transposed
-        data = self.xp.take(self.data, flipped.order, axis=-1)
-        return SparseFactor._of(data, flipped, self.lu, TRANSPOSED[self.form])
-
-    def _conj(self) -> LinearOperator:
-        return self._replace(data=self.xp.conj(self.data), form=CONJUGATED[self.form])
-
-    def _matmat(self, X: Array) -> Array:
-        xp = namespace_of(X)
-        X = xp.astype(X, xp.result_type(X.dtype, self.data.dtype))
-        batch = broadcast_batches(self.shape[:-2], X.shape[:-2])
-        return multiply_on_host(self.lu, self.form, xp.broadcast_to(X, (*batch, *X.shape[-2:])))
-
-    @property
-    def _flops(self) -> float:
-        return 2.0 * self.lu.factors.nnz / max(1, int(np.prod(self.shape[:-2])))
-
-
-class GohbergSemenculFactor(LinearOperator):
-    """T^-1 of a Toeplitz T from its first column x and its last column y, by six Fourier transforms
-    of twice the size.
-
-    x_0 T^-1 = L(x) U(y_n-1, ..., y_0) - L(0, y_0, ..., y_n-2) U(0, x_n-1, ..., x_1), with L(c) the
-    lower triangular Toeplitz matrix of first column c and U(r) the upper one of first row r.
-    `symbols` are the transforms of these four; made by `gohberg_semencul`.
-    """
-
-    x: Array
-    y: Array
-    symbols: tuple[Array, ...]
-    real: bool
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (*self.x.shape, self.x.shape[-1])
-
-    @memo
-    def _context(self) -> Context:
-        return context_of("GohbergSemenculFactor", (self.x,))
-
-    def _transpose(self) -> LinearOperator:
-        return gohberg_semencul(
-            self.xp, self.xp.flip(self.y, axis=-1), self.xp.flip(self.x, axis=-1)
-        )
-
-    def _conj(self) -> LinearOperator:
-        return gohberg_semencul(self.xp, self.xp.conj(self.x), self.xp.conj(self.y))
-
-    def _matmat(self, X: Array) -> Array:
-        xp, (n, k) = namespace_of(X), X.shape[-2:]
-        if self.real and xp.is_complex(X):
-            Y = self._matmat(xp.concat([xp.real(X), xp.imag(X)], axis=-1))
-            return Y[..., :k] + 1j * Y[..., k:]
-        if k == 0:
-            return X + xp.zeros((*self.shape[:-2], n, k), dtype=self.dtype, device=xp.device_of(X))
-        length = good_length(2 * n - 1)
-
-        def forward(x: Array) -> Array:
-            x = pad_end(xp, x, (length,), (-2,))
-            return xp.rfftn(x, axes=(-2,)) if self.real else xp.fftn(x, axes=(-2,))
-
-        def back(x: Array) -> Array:
-            return (xp.irfftn(x, (length,), axes=(-2,)) if self.real else xp.ifftn(x, axes=(-2,)))[
-                ..., :n, :
-            ]
-
-        Lx, Uy, Ly, Ux = (symbol[..., None] for symbol in self.symbols)
-        transformed = forward(X)
-        return xp.astype(
-            back(Lx * forward(back(Uy * transformed)) - Ly * forward(back(Ux * transformed))),
-            xp.result_type(self.dtype, X.dtype),
-        )
-
-    @property
-    def _flops(self) -> float:
-        return 6 * fourier_flops((good_length(2 * self.x.shape[-1] - 1),), self.real)
-
-
-def gohberg_semencul(xp: Any, x: Array, y: Array) -> GohbergSemenculFactor:
-    """The inverse of the Toeplitz matrix whose inverse has the first column x and the last
-    column y."""
-    n, real = x.shape[-1], not xp.is_complex(x)
-    length = good_length(2 * n - 1)
-    zero = xp.zeros((*x.shape[:-1], 1), dtype=x.dtype, device=xp.device_of(x))
-    scaled = x / x[..., :1], y / x[..., :1]
-
-    def lower(c: Array) -> Array:
-        c = pad_end(xp, c, (length,), (-1,))
-        return xp.rfftn(c, axes=(-1,)) if real else xp.fftn(c, axes=(-1,))
-
-    def upper(r: Array) -> Array:  # the transpose of a lower triangle: its frequencies mirrored
-        return xp.conj(lower(xp.conj(r)))
-
-    shifted = [
-        xp.concat([zero, part], axis=-1)
-        for part in (scaled[1][..., :-1], xp.flip(x[..., 1:], axis=-1))
-    ]
-    symbols = lower(scaled[0]), upper(xp.flip(y, axis=-1)), lower(shifted[0]), upper(shifted[1])
-    return GohbergSemenculFactor._of(x, y, symbols, real)
-
-
-# Approximate inverses as operators: by factors on the host, by a polynomial, by a cycle over
-# grids. Made by `preconditioners/`.
-
-
 class FixedFactor(LinearOperator):
-    """A matrix that only the host can multiply by, with `solver.solve(X, form)`: incomplete
-    triangular factors, say.
+    """A matrix that only the host can multiply by, with `solver.solve(X, form)`: the inverse of a
+    sparse matrix by elimination (`methods/sparse_direct.py`), or by incomplete factors.
 
     `form` says what of the solver's matrix it is: see `multiply_on_host`. It has no leaves:
     derivatives reach what it multiplies, and not what it was made from.
@@ -171,9 +48,6 @@ class FixedFactor(LinearOperator):
     def _conj(self) -> LinearOperator:
         return self._replace(form=CONJUGATED[self.form])
 
-    def _adjoint(self) -> LinearOperator:
-        return self._transpose()._conj()
-
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
         dtype = xp.result_type(X.dtype, self.dtype)
@@ -186,6 +60,41 @@ class FixedFactor(LinearOperator):
     @property
     def _flops(self) -> float:
         return float(self.solver.flops)
+
+
+def gohberg_semencul(xp: Any, x: Array, y: Array) -> LinearOperator:
+    """T^-1 of the Toeplitz matrix T whose inverse has the first column x and the last column y, by
+    Fourier transforms of twice the size.
+
+    x_0 T^-1 = L(x) U(y_n-1, ..., y_0) - L(0, y_0, ..., y_n-2) U(0, x_n-1, ..., x_1), with L(c) the
+    lower triangular Toeplitz matrix of first column c and U(r) the upper one of first row r.
+    """
+    n, real = x.shape[-1], not xp.is_complex(x)
+    length = good_length(2 * n - 1)
+    zero, ones = (
+        xp.full((*x.shape[:-1], size), value, dtype=x.dtype, device=xp.device_of(x))
+        for size, value in ((1, 0.0), (n, 1.0))
+    )
+    first_rows = Diagonal(pad_end(xp, ones, (length,), (-1,)))
+
+    def lower(c: Array) -> LinearOperator:  # as the corner of a circulant matrix
+        symbol = (xp.rfftn if real else xp.fftn)(pad_end(xp, c, (length,), (-1,)), axes=(-1,))
+        return FourierFactor._of(symbol, (length,), real)
+
+    def product(c: Array, r: Array) -> LinearOperator:  # L(c) U(r)
+        return Product(lower(c), first_rows, lower(r).T)
+
+    shifted_x, shifted_y = (
+        xp.concat([zero, part], axis=-1) for part in (xp.flip(x[..., 1:], axis=-1), y[..., :-1])
+    )
+    whole = Sum(
+        product(x / x[..., :1], xp.flip(y, axis=-1)),
+        Scaled(-1.0, product(shifted_y / x[..., :1], shifted_x)),
+    )
+    return whole[..., :n, :n]
+
+
+# Approximate inverses as operators: by a polynomial, by a cycle over grids. Made by `preconditioners/`.
 
 
 class ChebyshevFactor(LinearOperator):
@@ -210,9 +119,6 @@ class ChebyshevFactor(LinearOperator):
 
     def _transpose(self) -> LinearOperator:
         return self._replace(A=self.A.T)
-
-    def _adjoint(self) -> LinearOperator:
-        return self._replace(A=self.A.H)
 
     def _conj(self) -> LinearOperator:
         return self._replace(A=self.A.conj())
@@ -268,9 +174,6 @@ class MultigridCycle(LinearOperator):
 
     def _transpose(self) -> LinearOperator:
         return self._mapped(lambda A: A.T, swap=True)
-
-    def _adjoint(self) -> LinearOperator:
-        return self._mapped(lambda A: A.H, swap=True)
 
     def _conj(self) -> LinearOperator:
         return self._mapped(lambda A: A.conj(), swap=False)

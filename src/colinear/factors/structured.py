@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, namespace_of
+from ..backends import Array, adjoint, namespace_of
 from ..backends import shared as _banded
 from ..operators import LinearOperator
-from ..operators.banded import bound_of_tridiagonal
+from ..operators.banded import bound_of_tridiagonal, natural_length, pad_with_zeros
 from ..operators.context import Context, broadcast_batches, context_of
 from ..operators.tree import conjugate_leaves, memo
 from ..operators.unitary import bound_by_norm, fourier_flops, sine_transform
@@ -58,9 +58,6 @@ class FourierFactor(LinearOperator):
         axes = tuple(range(-len(self.grid), 0))
         mirrored = self.xp.roll(self.xp.flip(self.symbol, axis=axes), (1,) * len(axes), axis=axes)
         return self._replace(symbol=self.xp.conj(mirrored))
-
-    def _transpose(self) -> LinearOperator:
-        return self._adjoint() if self.real else self._conj()._adjoint()
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
@@ -126,8 +123,8 @@ class BandedFactor(LinearOperator):
     """A^-1 of a banded A, by elimination with pivoting: O(n l (l + u)) for each block of right
     sides.
 
-    As LAPACK stores it: `ab[..., u + i - j, j] = A[..., i, j]`, with l diagonals below the main one
-    and u above.
+    `ab` is A as LAPACK stores it, with l diagonals below the main one and u above: see
+    `lapack_band`.
     """
 
     ab: Array
@@ -152,6 +149,23 @@ class BandedFactor(LinearOperator):
     def _flops(self) -> float:
         lower, upper = self.widths
         return 2.0 * self.ab.shape[-1] * (lower + 1) * (lower + upper + 1)
+
+
+def lapack_band(A: Any, lower: int, upper: int) -> Array:
+    """The band of a `Banded` as LAPACK stores it, with so many diagonals below and above the main
+    one: `ab[..., upper + i - j, j] = A[..., i, j]`."""
+    xp, (m, n) = A.xp, A.shape[-2:]
+    by_offset = dict(zip(A.offsets, A.diagonals))
+
+    def row(k: int) -> Array:
+        d = by_offset.get(
+            k, xp.zeros((natural_length(k, m, n),), dtype=A.dtype, device=A._context.device)
+        )
+        d = xp.astype(xp.broadcast_to(d, (*A.batch_shape, d.shape[-1])), A.dtype)
+        before = min(max(k, 0), n)
+        return pad_with_zeros(xp, d, before, n - before - d.shape[-1], axis=-1)
+
+    return xp.stack([row(k) for k in range(upper, -lower - 1, -1)], axis=-2)
 
 
 class SpectralFactor(LinearOperator):
@@ -180,11 +194,6 @@ class SpectralFactor(LinearOperator):
             else SpectralFactor._of(self.V.conj(), self.xp.conj(self.d), self.W.conj(), False)
         )
 
-    def _transpose(self) -> LinearOperator:
-        return (
-            self._adjoint() if self.real else SpectralFactor._of(self.W.T, self.d, self.V.T, False)
-        )
-
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
         Y = self.V @ (self.d[..., None] * (self.W @ X))
@@ -193,56 +202,6 @@ class SpectralFactor(LinearOperator):
     @property
     def _flops(self) -> float:
         return self.V.flops + self.W.flops + self.d.shape[-1]
-
-
-class SylvesterFactor(LinearOperator):
-    """(A ⊕ B)^-1 from the Schur forms A = Q S Q^H and B^T = P R P^H (Bartels and Stewart 1972): A X
-    + X B^T = C, on the host.
-
-    S and R are triangular, so S Y + Y R = Q^H C P is solved by substitution (LAPACK's trsyl): O(n m
-    (n + m)) for each right side. `form` is "N" for the inverse and "H" for its adjoint; `real` says
-    that A and B are.
-    """
-
-    Q: Array
-    S: Array
-    P: Array
-    R: Array
-    form: str
-    real: bool
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        n = self.S.shape[-1] * self.R.shape[-1]
-        return (n, n)
-
-    def _adjoint(self) -> LinearOperator:
-        return self._replace(form="H" if self.form == "N" else "N")
-
-    def _conj(self) -> LinearOperator:
-        return self if self.real else conjugate_leaves(self)
-
-    def _transpose(self) -> LinearOperator:
-        return self._adjoint()._conj()
-
-    def _matmat(self, X: Array) -> Array:
-        from scipy.linalg.lapack import ztrsyl
-
-        n, m = self.S.shape[-1], self.R.shape[-1]
-        letter = "C" if self.form == "H" else "N"
-        columns = np.moveaxis(np.reshape(X, (*X.shape[:-2], n, m, X.shape[-1])), -1, -3)
-        F = np.conj(self.Q.T) @ columns @ self.P
-        Y = np.empty_like(F)
-        for i in np.ndindex(F.shape[:-2]):
-            Y[i], scale, _ = ztrsyl(self.S, self.R, F[i], trana=letter, tranb=letter)
-            Y[i] *= scale  # trsyl solves for scale C, to avoid overflow
-        Z = np.reshape(np.moveaxis(self.Q @ Y @ np.conj(self.P.T), -3, -1), X.shape)
-        return Z.real if self.real and X.dtype.kind != "c" else Z
-
-    @property
-    def _flops(self) -> float:
-        n, m = self.S.shape[-1], self.R.shape[-1]
-        return 10.0 * n * m * (n + m)
 
 
 class StackedBlocks(LinearOperator):
@@ -258,9 +217,6 @@ class StackedBlocks(LinearOperator):
 
     def _transpose(self) -> LinearOperator:
         return StackedBlocks._of(self.A.T)
-
-    def _adjoint(self) -> LinearOperator:
-        return StackedBlocks._of(self.A.H)
 
     def _conj(self) -> LinearOperator:
         return StackedBlocks._of(self.A.conj())
@@ -345,23 +301,20 @@ class LineFactor(LinearOperator):
 
 
 class SchurFactor(LinearOperator):
-    """(A ⊕ B ⊕ ...)^-1 for A = Q T Q^H and so on: the sum of the triangles T is solved row by row,
-    the last one at once.
+    """(A ⊕ B ⊕ ...)^-1 for A = Q T Q^H and so on: the sum of the triangles T is solved row by row
+    (Bartels and Stewart 1972), the last one at once.
 
     Attributes
     ----------
     bases, triangles : tuple of arrays
         Q and upper triangular T of every term, complex. They are held fixed: derivatives do not go
         through them.
-    form : str
-        "N" for the inverse and "H" for its adjoint.
     real : bool
         Whether all terms are.
     """
 
     bases: tuple[Array, ...]
     triangles: tuple[Array, ...]
-    form: str
     real: bool
 
     @property
@@ -369,21 +322,18 @@ class SchurFactor(LinearOperator):
         n = math.prod([T.shape[-1] for T in self.triangles])
         return (n, n)
 
-    def _adjoint(self) -> LinearOperator:
-        return self._replace(form="H" if self.form == "N" else "N")
-
-    def _conj(self) -> LinearOperator:
-        return self if self.real else conjugate_leaves(self)
-
-    def _transpose(self) -> LinearOperator:
-        return self._adjoint()._conj()
-
     def _matmat(self, X: Array) -> Array:
+        return self._apply(X, is_adjoint=False)
+
+    def _rmatmat(self, X: Array) -> Array:
+        return self._apply(X, is_adjoint=True)
+
+    def _apply(self, X: Array, is_adjoint: bool) -> Array:
         xp = namespace_of(X)
         Y = self._changed(
             xp, xp.astype(X, xp.result_type(X.dtype, self.triangles[0].dtype)), to_schur=True
         )
-        Y = self._changed(xp, self._solved(xp, 0, 0.0, Y), to_schur=False)
+        Y = self._changed(xp, self._solved(xp, 0, 0.0, Y, is_adjoint), to_schur=False)
         return xp.astype(xp.real(Y), X.dtype) if self.real and not xp.is_complex(X) else Y
 
     def _changed(self, xp: Any, X: Array, to_schur: bool) -> Array:
@@ -391,31 +341,37 @@ class SchurFactor(LinearOperator):
         is then moved to the end."""
         batch, k, Y = X.shape[:-2], X.shape[-1], X
         for Q in self.bases:
-            Q = xp.conj(xp.matrix_transpose(Q)) if to_schur else Q
+            Q = adjoint(xp, Q) if to_schur else Q
             Y = xp.matmul(
                 Q, xp.reshape(Y, (*batch, Q.shape[-1], self.shape[-1] * k // Q.shape[-1]))
             )
             Y = xp.matrix_transpose(Y)
         return xp.matrix_transpose(xp.reshape(Y, (*batch, k, self.shape[-1])))
 
-    def _solved(self, xp: Any, level: int, shift: Any, C: Array) -> Array:
+    def _solved(self, xp: Any, level: int, shift: Any, C: Array, is_adjoint: bool) -> Array:
         """(T_level ⊕ ... ⊕ T_last + shift I)^-1 C, or its adjoint's, from the last row up, or
         from the first one down."""
-        T, adjoint = self.triangles[level], self.form == "H"
+        T = self.triangles[level]
         n = T.shape[-1]
         if level == len(self.triangles) - 1:
             M = T + shift * xp.eye(n, dtype=T.dtype, device=xp.device_of(T))
             return xp.solve_triangular(
-                xp.broadcast_to(M, (*C.shape[:-2], n, n)), C, lower=False, adjoint=adjoint
+                xp.broadcast_to(M, (*C.shape[:-2], n, n)), C, lower=False, adjoint=is_adjoint
             )
         rows = xp.reshape(C, (*C.shape[:-2], n, C.shape[-2] // n, C.shape[-1]))
-        found: dict[int, Array] = {}
-        for i in range(n) if adjoint else reversed(range(n)):
-            row = rows[..., i, :, :]
-            for j, Y in found.items():
-                row = row - (xp.conj(T[j, i]) if adjoint else T[i, j]) * Y
-            found[i] = self._solved(xp, level + 1, shift + T[i, i], row)
-        return xp.reshape(xp.stack([found[i] for i in range(n)], axis=-3), C.shape)
+        found: list[Array] = []
+        for i in range(n) if is_adjoint else reversed(range(n)):
+            row = rows[..., 0 if is_adjoint else -1, :, :]
+            Y = self._solved(xp, level + 1, shift + T[i, i], row, is_adjoint)
+            found.append(Y)
+            rest, t = (
+                (rows[..., 1:, :, :], xp.conj(T[i, i + 1 :]))
+                if is_adjoint
+                else (rows[..., :-1, :, :], T[:i, i])
+            )
+            rows = rest - t[:, None, None] * Y[..., None, :, :]  # C_j - t_ji Y_i
+        found = found if is_adjoint else found[::-1]
+        return xp.reshape(xp.stack(found, axis=-3), C.shape)
 
     @property
     def _flops(self) -> float:

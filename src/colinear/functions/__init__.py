@@ -13,7 +13,9 @@ matrix_functions    exp, log, sqrt, isqrt, power, apply
 factorisations      cholesky, lu, qr
 stochastic          solve_and_logdet, estimates of traces and diagonals, Lanczos quadrature
 low_rank            nystrom, rp_cholesky, range_finder, interpolative, cur
-common              what the rules share;  transpose, adjoint, conj, to_dense
+common              what the rules share
+
+What has nothing to choose stands here: transpose, adjoint, conj, to_dense.
 """
 
 from __future__ import annotations
@@ -41,10 +43,11 @@ import colinear.functions.spectrum.compositions
 import colinear.functions.spectrum.rules
 
 from .. import methods
-from ..dispatch import set_method_names
+from ..backends import Array
+from ..dispatch import function, set_method_names
+from ..operators import LinearOperator
 from .determinant import det, logdet, slogdet
-from .diagonal import diag
-from .diagonal.trace import trace
+from .diagonal import diag, trace
 from .factorisations import cholesky, lu, qr
 from .least_squares import lstsq, pinv
 from .least_squares.nullspace import nullspace
@@ -53,7 +56,65 @@ from .singular import cond, norm, rank, svd
 from .solve import inv, solve
 from .spectrum import eig, eigmax, eigmin
 from .stochastic.solve_and_logdet import solve_and_logdet
-from .transposes import adjoint, conj, to_dense, transpose
+
+# The transposes and the matrix itself, as functions. They have nothing to choose, so any method
+# will do.
+
+
+def transposed(A: LinearOperator, method: methods.Method | None = None) -> LinearOperator:
+    """The transpose, `A.T`.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> co.transpose([[1.0, 2.0]]).shape
+    (2, 1)
+    """
+    return A.T
+
+
+def adjoint_of(A: LinearOperator, method: methods.Method | None = None) -> LinearOperator:
+    """The conjugate transpose, `A.H`.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> co.adjoint([[1j, 2.0]]).to_dense()
+    array([[0.-1.j],
+           [2.-0.j]])
+    """
+    return A.H
+
+
+def conjugate(A: LinearOperator, method: methods.Method | None = None) -> LinearOperator:
+    """The complex conjugate, `A.conj()`.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> co.conj([[1j]]).to_dense()
+    array([[0.-1.j]])
+    """
+    return A.conj()
+
+
+def matrix(A: LinearOperator, method: methods.Method | None = None) -> Array:
+    """The matrix, `A.to_dense()`.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> co.to_dense(co.Identity(2))
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    return A.to_dense()
+
+
+transpose = function("transpose", base=transposed, rewrites=False)
+adjoint = function("adjoint", base=adjoint_of, rewrites=False)
+conj = function("conj", base=conjugate, rewrites=False)
+to_dense = function("to_dense", base=matrix, rewrites=False)
 
 __all__ = [
     "solve", "inv", "lstsq", "pinv", "nullspace",

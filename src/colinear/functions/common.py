@@ -33,7 +33,7 @@ from ..operators.batch import broadcast_batch
 from ..operators.context import broadcast_batches, given_context
 from ..operators.tree import index_or_array, inside_out
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
-from ..status import Status, first_failure
+from ..status import Status, failed, first_failure
 
 # Arrays as the functions see them: as matrices, in which precision, and whether their values can
 # be looked at.
@@ -103,6 +103,22 @@ def to_result_dtype(xp: Any, x: Array, dtype: Any) -> Array:
     return xp.astype(x, dtype)
 
 
+def array_like(A: LinearOperator, values: Any) -> Array:
+    """Values as an array in A's framework, dtype and device."""
+    return A.xp.asarray(values, dtype=A.dtype, device=A._context.device)
+
+
+def low_rank_sides(A: Any) -> tuple[Array, Array]:
+    """U C and V of U C V^H."""
+    U = A.U if A.core is None else A.xp.matmul(A.U, A.core)
+    return U, A.U if A.V is None else A.V
+
+
+def largest_rank(A: Any) -> int:
+    """The rank of U C V^H that its factors allow."""
+    return min(*A.shape[-2:], A.U.shape[-1], (A.U if A.V is None else A.V).shape[-1])
+
+
 def outer(combine: Any, v: Array, w: Array) -> Array:
     """combine(v_i, w_j) for all pairs, i slow and j fast."""
     grid = combine(v[..., :, None], w[..., None, :])
@@ -119,14 +135,14 @@ def is_vector(b: Any, *others: Any) -> bool:
     return getattr(b, "ndim", None) == 1 or (isinstance(b, (list, tuple)) and np.ndim(b) == 1)
 
 
-def is_traced_or_differentiated(xp: Any, x: Array) -> bool:
+def is_traced_or_differentiated(xp: Any, *arrays: Array) -> bool:
     """Whether values are traced or derivatives are recorded."""
-    return xp.is_traced(x) or xp.is_differentiated(x)
+    return any(map(xp.is_traced, arrays)) or any(map(xp.is_differentiated, arrays))
 
 
 def values_are_seen(A: LinearOperator) -> bool:
     """Whether its numbers can be seen, and no derivatives are recorded."""
-    return not any(is_traced_or_differentiated(A.xp, leaf) for leaf in A.arrays())
+    return not is_traced_or_differentiated(A.xp, *A.arrays())
 
 
 def host_value(xp: Any, x: Array) -> Any:
@@ -219,27 +235,25 @@ def reciprocal_spectrum(xp: Any, values: Array) -> Array:
     accuracy."""
     if 0 in values.shape:
         return values
-    smallest, largest = extreme_magnitudes(xp, values)
-    status = xp.where(
-        smallest <= MARGIN * xp.eps(values.dtype) * largest,
-        int(Status.SINGULAR),
-        int(Status.SUCCESS),
-    )
-    # NaN stays through min and max
-    report_status(xp, xp.where(xp.isfinite(smallest + largest), status, int(Status.NONFINITE)))
+    size = xp.abs(values)
+    smallest, largest = xp.min(size, axis=-1), xp.max(size, axis=-1)
+    regular = smallest > MARGIN * xp.eps(values.dtype) * largest
+    status = outcome(xp, regular, Status.SINGULAR)
+    finite = xp.isfinite(smallest + largest)  # NaN stays through min and max
+    report_status(xp, xp.where(finite, status, int(Status.NONFINITE)))
     with ignore_float_errors(xp):
         return 1 / values
 
 
-def extreme_magnitudes(xp: Any, values: Array) -> tuple[Array, Array]:
-    """The smallest and the largest of |x| along the last axis; where all are seen to be
-    positive, without computing |x|."""
-    if not xp.is_complex(values) and not xp.is_traced(values):
-        smallest = xp.min(values, axis=-1)
-        if bool(xp.all(smallest > 0)):
-            return smallest, xp.max(values, axis=-1)
-    size = xp.abs(values)
-    return xp.min(size, axis=-1), xp.max(size, axis=-1)
+def report_all(reports: Sequence[Info]) -> None:
+    """Report what was recorded."""
+    for info in reports:
+        report(info)
+
+
+def have_failed(reports: Sequence[Info]) -> bool:
+    """Whether a failure is known to be among the reports."""
+    return any(failed(info._status) is True for info in reports)
 
 
 def report_values(xp: Any, x: Array) -> None:
@@ -247,13 +261,10 @@ def report_values(xp: Any, x: Array) -> None:
     by."""
     if 0 in x.shape:
         return
-    status = xp.where(
-        xp.any(x == 0, axis=-1) if x.ndim else x == 0, int(Status.SINGULAR), int(Status.SUCCESS)
-    )
-    finite = xp.isfinite(x)
-    report_status(
-        xp, xp.where(xp.all(finite, axis=-1) if x.ndim else finite, status, int(Status.NONFINITE))
-    )
+    x = x if x.ndim else x[None]
+    status = outcome(xp, xp.all(x != 0, axis=-1), Status.SINGULAR)
+    finite = xp.all(xp.isfinite(x), axis=-1)
+    report_status(xp, xp.where(finite, status, int(Status.NONFINITE)))
 
 
 def report_status(xp: Any, status: Array, **details: Any) -> None:
@@ -270,6 +281,11 @@ def report_failure(xp: Any, *conditions: tuple[Any, Status], **details: Any) -> 
     status = first_failure(xp, *conditions)
     if status is not Status.SUCCESS:
         report(Info(status, **details))
+
+
+def outcome(xp: Any, fine: Array, failure: Status) -> Array:
+    """SUCCESS where all is fine, elsewhere the failure."""
+    return xp.where(fine, int(Status.SUCCESS), int(failure))
 
 
 def report_finite(xp: Any, x: Array, **details: Any) -> None:

@@ -29,8 +29,8 @@ from ..common import (
 )
 from ..diagonal import diag
 from ..solve.cost import is_too_large, itemsize
-from ..solve.dense import MAKE, ONE_TRIANGLE, cholesky_or_lu, is_of
 from ..solve.elimination import fits_as_a_whole
+from ..solve.inverse import MAKE, ONE_TRIANGLE, cholesky_or_lu, is_of
 from ..stochastic.estimators import announce
 from ..stochastic.quadrature import logarithm_by_quadrature
 

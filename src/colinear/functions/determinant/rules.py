@@ -238,7 +238,7 @@ def slogdet_permutation(A: Any, method: Any) -> Determinant:
         parities = [parity(p) for p in A.perm.host.reshape(math.prod(A.batch_shape), A.shape[-1])]
         sign = A.xp.asarray(np.reshape(np.asarray(parities), A.batch_shape), **kind_of(A))
     else:  # traced, so its cycles cannot be counted: its matrix is factored
-        sign, _ = LUFactor._of(*A.xp.lu_factor(A.to_dense()), "N").slogdet()
+        sign, _ = LUFactor._of(*A.xp.lu_factor(A.to_dense())).slogdet()
     return positive * sign, zero
 
 

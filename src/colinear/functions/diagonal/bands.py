@@ -12,11 +12,13 @@ from ...dispatch import rule
 from ...factors.inverse import Inverse
 from ...operators import Banded
 from ..common import (
+    array_like,
     host_value,
     ignore_float_errors,
     is_traced_or_differentiated,
     report_values,
     to_computing_dtype,
+    values_are_seen,
 )
 from . import diag, ones_on_diagonal
 
@@ -31,13 +33,10 @@ def leading_minors(xp: Any, d: Array, squares: Array) -> tuple[Array, Array]:
     All at once, by log2(n) doublings of the 2 x 2 matrices of the recurrence. Products are scaled
     by their largest entry, so nothing overflows, and a minor that is zero, where elimination would
     break down, is no obstacle."""
-    n, like = d.shape[-1], {"dtype": d.dtype, "device": xp.device_of(d)}
-    below = xp.concat([xp.zeros((*d.shape[:-1], 1), **like), _wide(xp, squares, d)], axis=-1)
-    # [θ_i; θ_(i-1)] = M_i [θ_(i-1); θ_(i-2)]
-    M: Any = (d, -below[..., :n], xp.ones(d.shape, **like), xp.zeros(d.shape, **like))
+    n, M = d.shape[-1], _recurrence(xp, d, squares)
     step = 1
     while step < n:
-        product = _scaled(xp, _times([x[..., step:] for x in M], [x[..., :-step] for x in M]))
+        product, _ = _scaled(xp, _times([x[..., step:] for x in M], [x[..., :-step] for x in M]))
         M = tuple(xp.concat([x[..., :step], y], axis=-1) for x, y in zip(M, product, strict=True))
         step *= 2
     return M[0], M[2]  # started from [1; 0]
@@ -46,25 +45,24 @@ def leading_minors(xp: Any, d: Array, squares: Array) -> tuple[Array, Array]:
 def last_minor(xp: Any, d: Array, squares: Array) -> tuple[Array, Array]:
     """The last of those minors alone: a number and the logarithm of what it is to be multiplied
     by. In log2(n) steps, by pairs."""
-    like = {"dtype": d.dtype, "device": xp.device_of(d)}
-    below = xp.concat([xp.zeros((*d.shape[:-1], 1), **like), _wide(xp, squares, d)], axis=-1)
-    M: Any = (d, -below[..., : d.shape[-1]], xp.ones(d.shape, **like), xp.zeros(d.shape, **like))
-    logarithm = xp.zeros(d.shape[:-1], dtype=xp.real_dtype(d.dtype), device=xp.device_of(d))
+    M = _recurrence(xp, d, squares)
+    one, zero = M[2][..., :1], M[3][..., :1]
+    logarithm = xp.real(M[3][..., 0])
     while M[0].shape[-1] > 1:
-        if M[0].shape[-1] % 2:
-            M = tuple(
-                xp.concat([x, xp.full((*d.shape[:-1], 1), float(i in (0, 3)), **like)], axis=-1)
-                for i, x in enumerate(M)
-            )
-        M = _times([x[..., 1::2] for x in M], [x[..., ::2] for x in M])
-        size = xp.stop_gradient(reduce(xp.maximum, map(xp.abs, M)))
-        size = xp.where(size > 0, size, 1)
-        M, logarithm = tuple(x / size for x in M), logarithm + xp.sum(xp.log(size), axis=-1)
+        if M[0].shape[-1] % 2:  # and the identity
+            M = tuple(xp.concat(pair, axis=-1) for pair in zip(M, (one, zero, zero, one)))
+        M, size = _scaled(xp, _times([x[..., 1::2] for x in M], [x[..., ::2] for x in M]))
+        logarithm = logarithm + xp.sum(xp.log(size), axis=-1)
     return M[0][..., 0], logarithm
 
 
-def _wide(xp: Any, x: Array, like: Array) -> Array:
-    return xp.astype(xp.broadcast_to(x, (*like.shape[:-1], x.shape[-1])), like.dtype)
+def _recurrence(xp: Any, d: Array, squares: Array) -> tuple[Array, ...]:
+    """The matrices M_i of [θ_i; θ_(i-1)] = M_i [θ_(i-1); θ_(i-2)], by their four entries."""
+    like = {"dtype": d.dtype, "device": xp.device_of(d)}
+    squares = xp.broadcast_to(squares, (*d.shape[:-1], squares.shape[-1]))
+    below = [xp.zeros((*d.shape[:-1], 1), **like), xp.astype(squares, d.dtype)]
+    ones, zeros = (make(d.shape, **like) for make in (xp.ones, xp.zeros))
+    return d, -xp.concat(below, axis=-1)[..., : d.shape[-1]], ones, zeros
 
 
 def _times(A: Any, B: Any) -> Any:
@@ -75,9 +73,10 @@ def _times(A: Any, B: Any) -> Any:
 
 
 def _scaled(xp: Any, M: Any) -> Any:
+    """2 x 2 matrices divided by the sizes of their largest entries, and these."""
     size = xp.stop_gradient(reduce(xp.maximum, map(xp.abs, M)))
     size = xp.where(size > 0, size, 1)
-    return tuple(x / size for x in M)
+    return tuple(x / size for x in M), size
 
 
 # The diagonal of the inverse of a tridiagonal matrix T, by pivots from both ends.
@@ -103,7 +102,7 @@ def tridiagonal_inverse_diagonal(xp: Any, lower: Array, d: Array, upper: Array) 
     scale = xp.where(xp.logical_and(scale > 0, xp.isfinite(scale)), scale, 1)[..., None]
     d, s = d / scale, (lower / scale) * (upper / scale)  # so that s does not over- or underflow
     s = xp.astype(xp.broadcast_to(s, (*d.shape[:-1], s.shape[-1])), d.dtype)
-    if not (is_traced_or_differentiated(xp, d) or is_traced_or_differentiated(xp, s)):
+    if not is_traced_or_differentiated(xp, d, s):
         numerator, denominator = (
             1,
             xp.asarray(sum(_on_host(xp, d, s)), dtype=d.dtype, device=xp.device_of(d)) - d,
@@ -237,7 +236,7 @@ def band_is_seen(A: Any) -> bool:
     B: Any = A.operands[0]
     narrow = B.shape[-1] == B.shape[-2] and 4 * max(map(abs, B.offsets)) < B.shape[-1]
     exact = B.dtype.itemsize >= 4 and not B.batch_shape
-    return narrow and exact and not any(is_traced_or_differentiated(B.xp, d) for d in B.diagonals)
+    return narrow and exact and values_are_seen(B)
 
 
 @rule(diag, Inverse[Banded], when=band_is_seen, like=ones_on_diagonal)  # type: ignore[misc]
@@ -251,11 +250,7 @@ def diag_inverse_banded(A: Any, method: Any) -> Array:
         B.shape[-1],
         xp.eps(B.dtype),
     )
-    return (
-        diag.base(A, method)
-        if found is None
-        else xp.asarray(found, dtype=A.dtype, device=A._context.device)
-    )
+    return diag.base(A, method) if found is None else array_like(A, found)
 
 
 def inverse_diagonal(diagonals: list[Any], offsets: tuple[int, ...], n: int, eps: float) -> Any:

@@ -47,19 +47,14 @@ from ...operators.neutral import dense_part
 from ...operators.scaled import beside
 from ...operators.sparse_algebra import SHIFT
 from ...operators.tree import Index
-from ..common import host_value, operands_in_context, reciprocal
-from . import diag, exact_diagonal, ones_on_diagonal, zero_diagonal
+from ..common import array_like, host_value, low_rank_sides, operands_in_context, reciprocal
+from . import diag, exact_diagonal, has_thin_waist, ones_on_diagonal, waist, zero_diagonal
 from .bands import tridiagonal_inverse_diagonal
 
 # Diagonals that are stored or known: more rules of `diag`.
 
 
 POINTS = 32  # of a kernel at a time: it computes all pairs of them, and the diagonal is kept
-
-
-def _constant(A: LinearOperator, c: Array) -> Array:
-    """c, of A's batch shape, for each entry of the diagonal."""
-    return c[..., None] * A.xp.ones((min(A.shape[-2:]),), dtype=c.dtype, device=A._context.device)
 
 
 @rule(diag, Dense)
@@ -92,9 +87,7 @@ def diag_zero(A: Any, method: Any) -> Array:
 def diag_permutation(A: Any, method: Any) -> Array:
     """diag(P)_i = 1 where perm_i = i, else 0"""
     if isinstance(A.perm, Index):
-        return A.xp.asarray(
-            A.perm.host == np.arange(A.shape[-1]), dtype=A.dtype, device=A._context.device
-        )
+        return array_like(A, A.perm.host == np.arange(A.shape[-1]))
     return A.xp.astype(A.perm == A.xp.arange(A.shape[-1], device=A._context.device), A.dtype)
 
 
@@ -132,7 +125,7 @@ def diag_convolution(A: Any, method: Any) -> Array:
     if 0 in A.shape:
         return zero_diagonal(A)
     kernel, origin = A._fitted()
-    return _constant(A, kernel[(..., *origin)])
+    return zero_diagonal(A) + kernel[(..., *origin)][..., None]
 
 
 @rule(diag, FFT)
@@ -141,7 +134,7 @@ def diag_fft(A: Any, method: Any) -> Array:
     sign = 1 if A.inverse else -1
     # j^2 mod n in integers, so that the angles are small and exact
     lines = [np.exp(sign * 2j * np.pi * (np.arange(n) ** 2 % n) / n) / math.sqrt(n) for n in A.grid]
-    return A.xp.asarray(reduce(np.kron, lines), dtype=A.dtype, device=A._context.device)
+    return array_like(A, reduce(np.kron, lines))
 
 
 @rule(diag, Householder)
@@ -162,9 +155,7 @@ def diag_projection(A: Any, method: Any) -> Array:
 @rule(diag, LowRank)
 def diag_low_rank(A: Any, method: Any) -> Array:
     """diag(U C V^H)_i = (U C)_i · conj(V_i)"""
-    xp, size = A.xp, min(A.shape[-2:])
-    U = A.U if A.core is None else xp.matmul(A.U, A.core)
-    V = A.U if A.V is None else A.V
+    xp, size, (U, V) = A.xp, min(A.shape[-2:]), low_rank_sides(A)
     return xp.sum(U[..., :size, :] * xp.conj(V[..., :size, :]), axis=-1)
 
 
@@ -209,16 +200,6 @@ def diag_kernel(A: Any, method: Any) -> Array:
 
 
 # --------------------------------------------------------------------------------------------------
-
-
-def waist(A: LinearOperator) -> tuple[int, int]:
-    """The smallest dimension inside a product, and before which factor it is."""
-    return min((factor.shape[-2], i) for i, factor in enumerate(A.operands[1:], 1))
-
-
-def has_thin_waist(A: LinearOperator) -> bool:
-    """Whether a dimension inside the product is smaller than those outside."""
-    return waist(A)[0] < min(A.shape[-2:])
 
 
 def is_thin_and_filled(A: LinearOperator) -> bool:
@@ -297,9 +278,8 @@ def diag_of_scaled_columns(A: Any, method: Any) -> Array:
 def diag_product_with_low_rank(A: Any, method: Any) -> Array:
     """diag(A U C V^H B) = diag((A U C) (V^H B))"""
     before, low_rank, after = arrange(A, ..., LowRank, ...)
-    U = low_rank.U if low_rank.core is None else A.xp.matmul(low_rank.U, low_rank.core)
-    V = Dense(low_rank.U if low_rank.V is None else low_rank.V)
-    return diag(Product(*before, Dense(U), V.H, *after), method)
+    U, V = map(Dense, low_rank_sides(low_rank))
+    return diag(Product(*before, U, V.H, *after), method)
 
 
 @rule(diag, Product[Dense, Diagonal, Dense])  # type: ignore[misc]

@@ -17,12 +17,13 @@ from ..common import (
     dense,
     identity_like,
     ignore_float_errors,
+    outcome,
     report_finite,
     report_status,
     square_size,
     to_result_dtype,
 )
-from ..solve.dense import reproduces, times_adjoint
+from ..solve.inverse import reproduces, times_adjoint
 
 # --------------------------------------------------------------------------------------------------
 
@@ -85,7 +86,7 @@ def _cholesky(A: LinearOperator) -> LinearOperator:
     if A.shape[-1]:
         with ignore_float_errors(xp):
             ok = xp.logical_and(ok, reproduces(xp, M, times_adjoint(xp, L)))
-            status = xp.where(ok, int(Status.SUCCESS), int(Status.NOT_POSITIVE_DEFINITE))
+            status = outcome(xp, ok, Status.NOT_POSITIVE_DEFINITE)
             finite = xp.all(xp.isfinite(M), axis=(-2, -1))
         report_status(xp, xp.where(finite, status, int(Status.NONFINITE)), method="Cholesky")
     return Triangular(to_result_dtype(xp, L, A.dtype), lower=True)

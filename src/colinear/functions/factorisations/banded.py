@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,18 +10,19 @@ import numpy as np
 from ...backends import Array
 from ...dispatch import Cost, rule
 from ...factors.dense import UnitaryChain
+from ...factors.structured import lapack_band
 from ...info import Info, report
 from ...methods.sparse_direct import factors_in_order, stays_sparse
 from ...operators import Banded, LinearOperator, Permutation, ScaledIdentity, Sparse, Tridiagonal
-from ...operators.banded import natural_length
+from ...operators.banded import band_widths, natural_length
 from ...operators.rewrites import is_scattered
 from ...operators.sparse import from_coordinates
 from ...operators.unitary import pad_end
 from ...status import Status
 from ..common import (
+    array_like,
     host_value,
     identity_like,
-    is_half,
     is_traced_or_differentiated,
     report_finite,
     reports_nonfinite,
@@ -43,8 +45,7 @@ def band_is_seen(A: Any) -> bool:
     asked."""
     if isinstance(A, Banded) and is_scattered(A):
         return False
-    offsets = A.offsets if isinstance(A, Banded) else (-1, 0, 1)
-    narrow = A.shape[-1] == A.shape[-2] and 2 * (max(map(abs, offsets)) + 1) < A.shape[-1]
+    narrow = A.shape[-1] == A.shape[-2] and 2 * (max(widths(A)) + 1) < A.shape[-1]
     return narrow and 0 not in A.batch_shape and values_are_seen(A)
 
 
@@ -52,84 +53,52 @@ def band_is_seen(A: Any) -> bool:
 def lu_banded(A: Any, method: Any) -> Factors:
     """B = P L U, where U has as many diagonals more as B has below, and L as many entries in a
     column: sparse if rows were swapped"""
+    from scipy.linalg import get_lapack_funcs
+
     xp, n, batch = A.xp, A.shape[-1], A.batch_shape
-    diagonals, offsets = (
-        (A.diagonals, A.offsets)
-        if isinstance(A, Banded)
-        else ((A.lower, A.diag, A.upper), (-1, 0, 1))
-    )
-    seen_diagonals = [np.broadcast_to(_on_host(xp, d), (*batch, d.shape[-1])) for d in diagonals]
-    each = [_factored([d[at] for d in seen_diagonals], offsets, n) for at in np.ndindex(batch)]
-    below = max(0, -min(offsets))
+    below, above = widths(A)
+    # each diagonal by itself: what is computed from them inside a traced program is traced
+    bands = lapack_band(_as_banded(A)._map(partial(_on_host, xp)), below, below + above)
+    factor = get_lapack_funcs("gbtrf", (bands,))  # U above and the multipliers below, row exchanges
+    each = [factor(bands[at], below, above)[:2] for at in np.ndindex(batch)]
     packed, swaps = (np.stack(parts).reshape(*batch, *parts[0].shape) for parts in zip(*each))
     report_finite(xp, xp.asarray(packed), method="LU")
-
-    def put(x: Any) -> Array:
-        return xp.asarray(x, dtype=A.dtype, device=A._context.device)
-
+    put = partial(array_like, A)
     main = packed.shape[-2] - 1 - below
     U = Banded([put(packed[..., main - k, k:]) for k in range(main + 1)], range(main + 1), (n, n))
-    multipliers = [packed[..., main + i, : n - i] for i in range(1, below + 1)]
+    rows = [packed[..., main + i, : n - i] for i in range(1, below + 1)]
+    rows = [np.ones_like(packed[..., main, :]), *rows]
     if (swaps == np.arange(n)).all():
-        rows = [np.ones((*batch, n), packed.dtype), *multipliers]
-        return (
-            identity_like(A, n),
-            Banded([put(row) for row in rows], [-i for i in range(below + 1)], (n, n)),
-            U,
-        )
-    order, L = _reordered(A, swaps, np.concatenate(multipliers, axis=-1), below)
+        return identity_like(A), Banded(list(map(put, rows)), range(0, -below - 1, -1), (n, n)), U
+    order, L = _reordered(A, swaps, np.concatenate(rows, axis=-1), below)
     return Permutation(order, like=A).T, L, U
 
 
 def _on_host(xp: Any, d: Array) -> Any:
-    return np.asarray(host_value(xp, xp.astype(d, xp.float32) if is_half(xp, d.dtype) else d))
+    return np.asarray(host_value(xp, to_computing_dtype(xp, d)))
 
 
-def _factored(diagonals: list[Any], offsets: tuple[int, ...], n: int) -> tuple[Any, Any]:
-    """LAPACK's gbtrf: U above and the multipliers below, and the row exchanges."""
-    from scipy.linalg import get_lapack_funcs
+def _reordered(A: Any, swaps: Any, entries: Any, below: int) -> tuple[Any, LinearOperator]:
+    """The order of the rows after all exchanges, and L with its rows in that order: sparse, all of
+    a batch in one pattern. `entries`: its diagonals, from the main one down, end to end.
 
-    below, above = max(0, -min(offsets)), max(0, *offsets)
-    band = np.zeros((2 * below + above + 1, n), np.result_type(np.float32, *diagonals), order="F")
-    for d, k in zip(diagonals, offsets, strict=True):
-        band[below + above - k, max(k, 0) : max(k, 0) + len(d)] = d
-    packed, swaps, _ = get_lapack_funcs("gbtrf", (band,))(band, below, above)
-    return packed, swaps
-
-
-def _followed(swaps: Any, below: int, n: int) -> tuple[Any, Any, Any]:
-    """The order of the rows after all exchanges, and where the multipliers of each diagonal are
-    then: those of a column belong to the rows that were below it when it was eliminated."""
-    rows = np.arange(n).tolist()
-    owner = np.zeros((below, n), np.int64)
-    for j, swap in enumerate(swaps.tolist()):
-        rows[j], rows[swap] = rows[swap], rows[j]
-        beneath = rows[j + 1 : j + 1 + below]
-        owner[: len(beneath), j] = beneath
-    order = np.asarray(rows)
-    place = np.argsort(order)
-    return (
-        order,
-        np.concatenate([place[owner[i - 1, : n - i]] for i in range(1, below + 1)]),
-        np.concatenate([np.arange(n - i) for i in range(1, below + 1)]),
-    )
-
-
-def _reordered(A: Any, swaps: Any, multipliers: Any, below: int) -> tuple[Any, LinearOperator]:
-    """The order of the rows, and L with its rows in that order: sparse, all of a batch in one
-    pattern."""
+    The multipliers of a column belong to the rows that were below it when it was eliminated.
+    """
     batch, n = A.batch_shape, A.shape[-1]
-    followed = [_followed(swaps[at], below, n) for at in np.ndindex(batch)]
-    diagonal, ones = np.arange(n), np.ones(n, multipliers.dtype)
-    entries = [
-        (
-            np.concatenate([diagonal, rows]),
-            np.concatenate([diagonal, columns]),
-            np.concatenate([ones, multipliers[at]]),
-        )
-        for at, (_, rows, columns) in zip(np.ndindex(batch), followed)
-    ]
-    return np.reshape([order for order, *_ in followed], (*batch, n)), _stacked(A, entries)
+    columns = np.concatenate([np.arange(n - i) for i in range(below + 1)])
+    orders, parts = [], []
+    for at in np.ndindex(batch):
+        rows = np.arange(n).tolist()
+        owner = np.zeros((below + 1, n), np.int64)
+        for j, swap in enumerate(swaps[at].tolist()):
+            rows[j], rows[swap] = rows[swap], rows[j]
+            met = rows[j : j + 1 + below]
+            owner[: len(met), j] = met
+        place = np.argsort(rows)
+        lines = np.concatenate([place[owner[i, : n - i]] for i in range(below + 1)])
+        orders.append(rows)
+        parts.append((lines, columns, entries[at]))
+    return np.reshape(orders, (*batch, n)), _stacked(A, parts)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -167,7 +136,7 @@ def lu_sparse(A: Any, method: Any) -> Any:
     values = _rows_on_host(A)
     if not np.isfinite(values).all():
         report(Info(Status.NONFINITE, method="LU"))
-        I = identity_like(A, A.shape[-1])
+        I = identity_like(A)
         return I, I, ScaledIdentity(np.nan, A.shape[-1], like=A)
     try:
         each = [factors_in_order(data, A.structure, False) for data in values]
@@ -190,9 +159,7 @@ def stays_sparse_without_pivots(A: Any) -> bool:
 def cholesky_sparse(A: Any, method: Any) -> LinearOperator:
     """S = L L^H by sparse elimination, rows and columns in their order"""
     each = [_lower_factor(data, A.structure) for data in _rows_on_host(A)]
-    fine = A.xp.asarray(
-        np.reshape([bool(np.isfinite(values).all()) for *_, values in each], A.batch_shape)
-    )
+    fine = np.reshape([bool(np.isfinite(values).all()) for *_, values in each], A.batch_shape)
     report_positive(A.xp, A.xp.asarray(fine, device=A._context.device))
     return _stacked(A, each)
 
@@ -230,8 +197,7 @@ def _stacked(A: Any, entries: list[tuple[Any, Any, Any]]) -> Any:
     data = np.zeros((len(entries), structure.nnz), entries[0][2].dtype)
     for row, (*_, values), start in zip(data, entries, starts):
         row[places[start : start + len(values)]] = values
-    data = A.xp.asarray(data.reshape(*A.batch_shape, -1), dtype=A.dtype, device=A._context.device)
-    return Sparse.from_parts(data, structure)
+    return Sparse.from_parts(array_like(A, data.reshape(*A.batch_shape, -1)), structure)
 
 
 # A = Q R of tridiagonal and banded matrices: R has a band again, and Q is a chain of small unitary
@@ -241,9 +207,16 @@ def _stacked(A: Any, entries: list[tuple[Any, Any, Any]]) -> Any:
 ROWS = 24  # that a matrix of the chain adds: as many as keep the loop short and its matrices cheap
 
 
+def _as_banded(A: Any) -> Any:
+    """A tridiagonal matrix as a banded one."""
+    if isinstance(A, Banded):
+        return A
+    return Banded._of((A.lower, A.diag, A.upper), (-1, 0, 1), *A.shape[-2:])
+
+
 def widths(A: Any) -> tuple[int, int]:
     """How many diagonals there are below and above the main one."""
-    return (1, 1) if isinstance(A, Tridiagonal) else (max(0, -min(A.offsets)), max(0, *A.offsets))
+    return band_widths(_as_banded(A))
 
 
 def band_is_narrow(A: Any) -> bool:
@@ -305,27 +278,10 @@ def _by_rows(A: Any, rows: int) -> Array:
     """B[i, j] = A[i, i + j - l]: the band by rows, (*batch, rows, l + u + 1). Past the end the
     diagonal is 1, so that no window is singular for that."""
     xp, (lower, upper), (m, n) = A.xp, widths(A), A.shape[-2:]
-    diagonals = (A.lower, A.diag, A.upper) if isinstance(A, Tridiagonal) else A.diagonals
-    by_offset = dict(zip((-1, 0, 1) if isinstance(A, Tridiagonal) else A.offsets, diagonals))
-    end = max(rows, m)
-
-    def constant(value: float, count: int) -> Array:
-        return to_computing_dtype(
-            xp, xp.full((*A.batch_shape, count), value, dtype=A.dtype, device=A._context.device)
-        )
-
-    def column(k: int) -> Array:
-        d = by_offset.get(k)
-        if d is None:
-            d = constant(0.0, natural_length(k, m, n))
-        d = to_computing_dtype(
-            xp, xp.astype(xp.broadcast_to(d, (*A.batch_shape, d.shape[-1])), A.dtype)
-        )
-        before = max(0, -k)
-        after = constant(0.0 if k else 1.0, end - before - d.shape[-1])
-        return xp.concat([constant(0.0, before), d, after], axis=-1)[..., :rows]
-
-    return xp.stack([column(k) for k in range(-lower, upper + 1)], axis=-1)
+    band = xp.matrix_transpose(lapack_band(_as_banded(A)._transpose(), upper, lower))
+    band = pad_end(xp, to_computing_dtype(xp, band), (max(rows, m),), (-2,))[..., :rows, :]
+    past = np.outer(np.arange(rows) >= min(m, n), np.arange(lower + upper + 1) == lower)
+    return band + xp.asarray(past, dtype=band.dtype, device=xp.device_of(band))
 
 
 def _skewed(xp: Any, rows: Array) -> Array:

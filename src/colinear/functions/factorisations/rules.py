@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ... import autodiff
-from ...backends import Array, namespace_of
+from ...backends import Array, adjoint, namespace_of
 from ...dispatch import rule
+from ...factors.structured import lapack_band
 from ...info import Info, report
 from ...operators import (
     Banded,
@@ -36,6 +37,7 @@ from ...operators.scaled import peek_scalar
 from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL, UNITARY
 from ...status import Status
 from ..common import (
+    array_like,
     completed,
     has_no_zero,
     has_orthonormal_columns,
@@ -44,9 +46,10 @@ from ..common import (
     is_traced_or_differentiated,
     operands_in_context,
     orthonormal,
+    report_failure,
     report_finite,
-    report_status,
     reports_nonfinite,
+    values_are_seen,
 )
 from ..singular.rules import phase
 from ..solve.inverse import all_square
@@ -55,7 +58,13 @@ from . import cholesky, lu, qr
 # The rules of `lu` and `qr`: factors that keep the structure of the operator.
 
 
-Factors = tuple[LinearOperator, LinearOperator, LinearOperator]
+Factors = tuple[LinearOperator, ...]
+
+
+def _by_operands(A: Any, factorise: Any, method: Any) -> Factors:
+    """The factors of a Kronecker product or of blocks: of each operand, put together as they are."""
+    each = zip(*(factorise(operand, method) for operand in operands_in_context(A)))
+    return tuple([type(A)(*factors) for factors in each])
 
 
 # --------------------------------------------------------------------------------------------------
@@ -65,14 +74,14 @@ Factors = tuple[LinearOperator, LinearOperator, LinearOperator]
 @reports_nonfinite
 def lu_diagonal(A: Any, method: Any) -> Factors:
     """D = I I D"""
-    I = identity_like(A, A.shape[-1])
+    I = identity_like(A)
     return I, I, A
 
 
 @rule(lu, Permutation)
 def lu_permutation(A: Any, method: Any) -> Factors:
     """P = P I I"""
-    I = broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape)
+    I = broadcast_batch(identity_like(A), A.batch_shape)
     return A, I, I
 
 
@@ -86,7 +95,7 @@ def triangle_needs_no_pivots(A: LinearOperator) -> bool:
 @reports_nonfinite
 def lu_triangular(A: Any, method: Any) -> Factors:
     """U = I I U, and L = I (L D^-1) D for the diagonal D of L"""
-    I = identity_like(A, A.shape[-1])
+    I = identity_like(A)
     if not A.lower or A.unit:
         return (I, I, A) if not A.lower else (I, A, I)
     d = A.xp.diagonal(A.A)
@@ -111,21 +120,13 @@ def lu_conjugate(A: Any, method: Any) -> Factors:
 @rule(lu, Kronecker, when=all_square)
 def lu_kronecker(A: Any, method: Any) -> Factors:
     """A ⊗ B = (P ⊗ Q) (L ⊗ M) (U ⊗ V) for A = P L U, B = Q M V"""
-    P, L, U = (
-        Kronecker(*factors)
-        for factors in zip(*(lu(factor, method) for factor in operands_in_context(A)))
-    )
-    return P, L, U
+    return _by_operands(A, lu, method)
 
 
 @rule(lu, BlockDiag, when=all_square)
 def lu_block_diagonal(A: Any, method: Any) -> Factors:
     """diag(A, B) = diag(P, Q) diag(L, M) diag(U, V) for A = P L U, B = Q M V"""
-    P, L, U = (
-        BlockDiag(*factors)
-        for factors in zip(*(lu(block, method) for block in operands_in_context(A)))
-    )
-    return P, L, U
+    return _by_operands(A, lu, method)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -139,13 +140,13 @@ def lu_block_diagonal(A: Any, method: Any) -> Factors:
     ),
 )
 @reports_nonfinite
-def qr_orthonormal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_orthonormal(A: Any, method: Any) -> Factors:
     """Q = Q I"""
-    return A, broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape)
+    return A, broadcast_batch(identity_like(A), A.batch_shape)
 
 
 @rule(qr, Diagonal)
-def qr_diagonal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_diagonal(A: Any, method: Any) -> Factors:
     """diag(d) = diag(d / |d|) diag(|d|)"""
     report_finite(A.xp, A.d, method="QR")
     return Diagonal(phase(A.d))._claim(UNITARY), Diagonal(A.xp.astype(A.xp.abs(A.d), A.dtype))
@@ -153,9 +154,9 @@ def qr_diagonal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
 
 @rule(qr, ScaledIdentity)
 @reports_nonfinite
-def qr_scaled_identity(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_scaled_identity(A: Any, method: Any) -> Factors:
     """c I = I (c I)"""
-    return broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape), A
+    return broadcast_batch(identity_like(A), A.batch_shape), A
 
 
 def is_upper_triangle(A: LinearOperator) -> bool:
@@ -165,21 +166,21 @@ def is_upper_triangle(A: LinearOperator) -> bool:
 
 @rule(qr, Triangular, when=is_upper_triangle)
 @reports_nonfinite
-def qr_triangular(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_triangular(A: Any, method: Any) -> Factors:
     """R = I R"""
-    return identity_like(A, A.shape[-1]), A
+    return identity_like(A), A
 
 
 @rule(qr, Scaled)
 @reports_nonfinite
-def qr_scaled(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_scaled(A: Any, method: Any) -> Factors:
     """c A = Q (c R) for A = Q R"""
     Q, R = qr(operands_in_context(A)[0], method)
     return broadcast_batch(Q, A.batch_shape), Scaled(A.scalar, R)
 
 
 @rule(qr, Conjugate)
-def qr_conjugate(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_conjugate(A: Any, method: Any) -> Factors:
     """conj(A) = conj(Q) conj(R) for A = Q R"""
     Q, R = qr(A.A, method)
     return Q.conj(), R.conj()
@@ -192,23 +193,15 @@ def all_tall_or_all_wide(A: LinearOperator) -> bool:
 
 
 @rule(qr, Kronecker, when=all_tall_or_all_wide)
-def qr_kronecker(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_kronecker(A: Any, method: Any) -> Factors:
     """A ⊗ B = (Q ⊗ P) (R ⊗ S) for A = Q R, B = P S, both tall or both wide"""
-    Q, R = (
-        Kronecker(*factors)
-        for factors in zip(*(qr(factor, method) for factor in operands_in_context(A)))
-    )
-    return Q, R
+    return _by_operands(A, qr, method)
 
 
 @rule(qr, BlockDiag, when=all_tall_or_all_wide)
-def qr_block_diagonal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_block_diagonal(A: Any, method: Any) -> Factors:
     """diag(A, B) = diag(Q, P) diag(R, S) for A = Q R, B = P S, both tall or both wide"""
-    Q, R = (
-        BlockDiag(*factors)
-        for factors in zip(*(qr(block, method) for block in operands_in_context(A)))
-    )
-    return Q, R
+    return _by_operands(A, qr, method)
 
 
 def left_factor_is_unitary_or_tall(A: LinearOperator) -> bool:
@@ -219,7 +212,7 @@ def left_factor_is_unitary_or_tall(A: LinearOperator) -> bool:
 
 
 @rule(qr, Product, when=left_factor_is_unitary_or_tall)
-def qr_orthonormal_times(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_orthonormal_times(A: Any, method: Any) -> Factors:
     """Q A = (Q P) R for A = P R and Q^H Q = I"""
     Q, *rest = operands_in_context(A)
     P, R = qr(Product(*rest), method)
@@ -227,12 +220,12 @@ def qr_orthonormal_times(A: Any, method: Any) -> tuple[LinearOperator, LinearOpe
 
 
 @rule(qr, LowRank)
-def qr_low_rank(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+def qr_low_rank(A: Any, method: Any) -> Factors:
     """U C V^H = (Q P) [R; 0] for U = Q S and S C V^H = P R, which has as many rows as the rank"""
     xp, k = A.xp, min(A.shape[-2:])
     Q, S = autodiff.qr(xp, A.U)
     inner = S if A.core is None else xp.matmul(S, A.core)
-    right = xp.matmul(inner, xp.conj(xp.matrix_transpose(A.U if A.V is None else A.V)))
+    right = xp.matmul(inner, adjoint(xp, A.U if A.V is None else A.V))
     P, R = qr(Dense(right), method)
     basis = Dense(xp.matmul(Q, P.to_dense()))._claim(STIEFEL)
     if basis.shape[-1] == k:
@@ -243,14 +236,9 @@ def qr_low_rank(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
 # The rules of `cholesky`: factors that keep the structure of the operator.
 
 
-NOT_POSITIVE = int(Status.NOT_POSITIVE_DEFINITE)
-
-
 def report_positive(xp: Any, fine: Array, **details: Any) -> None:
     """Report NOT_POSITIVE_DEFINITE where it is not fine."""
-    report_status(
-        xp, xp.where(fine, int(Status.SUCCESS), NOT_POSITIVE), method="Cholesky", **details
-    )
+    report_failure(xp, (fine, Status.NOT_POSITIVE_DEFINITE), method="Cholesky", **details)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -401,24 +389,16 @@ def _pivots(xp: Any, a: Array, b: Array) -> Array:
     """δ_i+1 = a_i+1 - b_i^2 / δ_i, a loop of the length of the matrix."""
     n, batch = a.shape[-1], np.broadcast_shapes(tuple(a.shape[:-1]), tuple(b.shape[:-1]))
     a, b = xp.broadcast_to(a, (*batch, n)), xp.broadcast_to(b, (*batch, n - 1))
-    if xp.name == "jax":
-        return xp.fori_loop(
-            n - 1,
-            lambda i, d: xp.set_at(d, (..., i + 1), d[..., i + 1] - b[..., i] ** 2 / d[..., i]),
-            a,
-        )
-    if xp.name == "numpy" or not (
-        is_traced_or_differentiated(xp, a)
-        or is_traced_or_differentiated(xp, b)
-        or xp.peek(a) is None
-    ):
-        return xp.asarray(
-            _host_pivots(xp.to_numpy(a), xp.to_numpy(b)), dtype=a.dtype, device=xp.device_of(a)
-        )
-    pivots = [a[..., 0]]
-    for i in range(n - 1):
-        pivots.append(a[..., i + 1] - b[..., i] ** 2 / pivots[-1])
-    return xp.stack(pivots, axis=-1)
+    if not is_traced_or_differentiated(xp, a, b) and xp.peek(a) is not None:
+        pivots = _host_pivots(xp.to_numpy(a), xp.to_numpy(b))
+        return xp.asarray(pivots, dtype=a.dtype, device=xp.device_of(a))
+
+    def step(pivot: Array, a: Array, b: Array) -> tuple[Array, Array]:
+        pivot = a - b**2 / pivot
+        return pivot, pivot
+
+    rows = (xp.moveaxis(x, -1, 0) for x in (a, xp.concat([0 * a[..., :1], b], axis=-1)))
+    return xp.moveaxis(xp.scan(step, 0 * a[..., 0] + 1, *rows), 0, -1)  # from b_0 = 0
 
 
 def _host_pivots(a: Any, b: Any) -> Any:
@@ -438,9 +418,8 @@ def band_is_on_the_host(A: LinearOperator) -> bool:
     return (
         A.shape[-1] == A.shape[-2] != 0
         and not is_scattered(A)
-        and not any(
-            is_traced_or_differentiated(A.xp, d) or A.xp.peek(d) is None for d in A.leaves()
-        )
+        and values_are_seen(A)
+        and all(A.xp.peek(d) is not None for d in A.arrays())
     )
 
 
@@ -451,21 +430,10 @@ def cholesky_banded(A: Any, method: Any) -> LinearOperator:
 
     xp, n, batch = A.xp, A.shape[-1], A.batch_shape
     width = max(map(abs, A.offsets))
-    diagonals = {
-        k: np.broadcast_to(xp.to_numpy(d), (*batch, d.shape[-1]))
-        for k, d in zip(A.offsets, A.diagonals)
-    }
-    band = np.zeros((*batch, width + 1, n), dtype=np.result_type(*diagonals.values()))
-    mirror = band.copy()
-    for k, d in diagonals.items():
-        if k <= 0:
-            band[..., -k, : n + k] = d
-        if k >= 0:
-            mirror[..., k, : n - k] = np.conj(d)
-    fine = np.all(
-        np.abs(band - mirror) <= xp.eps(A.dtype) ** 0.5 * (np.abs(band) + np.abs(mirror)),
-        axis=(-2, -1),
-    )
+    host = A._map(xp.to_numpy)
+    band, mirror = (lapack_band(B, width, 0) for B in (host, host._transpose()._conj()))
+    limit = xp.eps(A.dtype) ** 0.5 * (np.abs(band) + np.abs(mirror))
+    fine = np.all(np.abs(band - mirror) <= limit, axis=(-2, -1))
     fine = np.array(fine)
     for at in np.ndindex(batch):
         try:
@@ -473,8 +441,5 @@ def cholesky_banded(A: Any, method: Any) -> LinearOperator:
         except LinAlgError:
             fine[at], band[at] = False, np.nan
     report_positive(xp, xp.asarray(fine, device=A._context.device))
-    factor = [
-        xp.asarray(band[..., k, : n - k], dtype=A.dtype, device=A._context.device)
-        for k in range(width + 1)
-    ]
+    factor = [array_like(A, band[..., k, : n - k]) for k in range(width + 1)]
     return Banded(factor, range(0, -width - 1, -1), (n, n))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ... import autodiff
-from ...backends import Array
+from ...backends import Array, adjoint
 from ...dispatch import Choice, Cost, function
 from ...factors.inverse import Implicit, Inverse
 from ...info import Info, is_detailed, report
@@ -26,6 +26,7 @@ from ..common import (
     is_traced_or_differentiated,
     is_vector,
     ones_beside,
+    outcome,
     to_result_dtype,
     values_are_seen,
 )
@@ -41,6 +42,7 @@ from ..solve.auto import (
     try_least_squares,
 )
 from ..solve.cost import MEMORY, least_squares_work
+from ..solve.inverse import worst
 
 
 def pseudoinverse(
@@ -123,16 +125,11 @@ def _by_samples(A: LinearOperator, rtol: Any, method: RandomizedSVD) -> LinearOp
             held = xp.stop_gradient(s)
             # |A v - s u| / s
             own = xp.where(kept, info.residual * held[..., :1] / xp.where(kept, held, 1), 0)
-        missed = xp.where(
-            xp.all(own <= method.tolerance(xp, A.dtype)),
-            int(Status.SUCCESS),
-            int(Status.INACCURATE),
-        )
-        visible = host_value(xp, missed)
-        worst = combine([info._status, missed if visible is None else Status(int(visible))])
-        info = info.replace(
-            status=worst, residual=own, converged=own <= method.tolerance(xp, A.dtype)
-        )
+        converged = own <= method.tolerance(xp, A.dtype)
+        missed = outcome(xp, xp.all(converged), Status.INACCURATE)
+        seen = worst(xp, missed)
+        status = combine([info._status, missed if seen is None else seen])
+        info = info.replace(status=status, residual=own, converged=converged)
     report(info.replace(function="", rule=""))
     return Product(V, Diagonal(inverted(xp, s, kept)), U.H)
 
@@ -244,7 +241,7 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
     array([2.])
     """
     chosen: Any = for_least_squares(fitting("lstsq", method, *LSTSQ))
-    b = right_side("lstsq", A, b, A.shape[-2])
+    b = right_side("lstsq", A, b)
     if isinstance(b, LinearOperator):
         return Choice(
             lambda: pinv(A, None, None if isinstance(chosen, QR) else method) @ b,
@@ -288,56 +285,51 @@ def _by_trial(
 def _without_trial(A: LinearOperator, s: System, method: Method | None, chosen: Any) -> Choice:
     """The choice where iterations are not tried, or have been tried."""
     like = partial(solution_like, A, s.b)
-    has_rules = not (pinv.find(A).is_base and svd.find(A).is_base)
-    if isinstance(chosen, QR) or (is_automatic(method) and not has_rules and _fits_triangle(A, s)):
-        m, n = max(A.shape[-2:]), min(A.shape[-2:])
-        cost = Cost(2.0 * math.prod(A.batch_shape) * m * n * n, 8.0 * math.prod(A.shape))
-        if isinstance(chosen, QR):
-            return Choice(lambda: _judged(A, s, chosen, _by_qr), "QR", cost, "asked for", like)
-        run = lambda: _by_triangle(
-            A, s, lambda: _judged(A, s, chosen, partial(_by_triplets, method))
-        )
-        return Choice(
-            run,
-            "QR",
-            cost,
-            "A is tall: x = R^-1 Q^H b for A = Q R, if R shows that its rank is full",
-            like,
-        )
-    if has_rules or not values_are_seen(A):
+    m, n = max(A.shape[-2:]), min(A.shape[-2:])
+    qr_cost = Cost(2.0 * math.prod(A.batch_shape) * m * n * n, 8.0 * math.prod(A.shape))
 
-        def like_pseudoinverse() -> Array:
-            pinv(A, None, method)
+    def choice(name: str, why: str, solution: Solution, asked: Any) -> Choice:
+        def like_asked() -> Array:
+            asked(A, None, method)
             return like()
 
-        run = lambda: _judged(A, s, chosen, partial(_by_pseudoinverse, method))
-        return Choice(run, "pseudoinverse", None, "x = A^+ b", like_pseudoinverse)
+        return Choice(lambda: _judged(A, s, chosen, solution), name, None, why, like_asked)
 
-    def like_triplets() -> Array:
-        svd(A, None, method)
-        return like()
+    if isinstance(chosen, QR):
+        return Choice(lambda: _judged(A, s, chosen, _by_qr), "QR", qr_cost, "asked for", like)
+    by_triplets = choice("SVD", "x = V Σ^+ U^H b", partial(_by_triplets, method), svd)
+    has_rules = not (pinv.find(A).is_base and svd.find(A).is_base)
+    if is_automatic(method) and not has_rules and _fits_triangle(A, s):
+        run = lambda: _by_triangle(A, s, by_triplets.run)
+        why = "A is tall: x = R^-1 Q^H b for A = Q R, if R shows that its rank is full"
+        return Choice(run, "QR", qr_cost, why, like)
+    if has_rules or not values_are_seen(A):
+        return choice("pseudoinverse", "x = A^+ b", partial(_by_pseudoinverse, method), pinv)
+    return by_triplets
 
-    run = lambda: _judged(A, s, chosen, partial(_by_triplets, method))
-    return Choice(run, "SVD", None, "x = V Σ^+ U^H b", like_triplets)
+
+# `solution(A, B)`: A^+ B, whether the rank is full (None if any will do), and a word about the rank
+Solution = Callable[[LinearOperator, Array], tuple[Array, Array | None, str]]
 
 
-def _judged(
-    A: LinearOperator, s: System, chosen: Method, solution: Callable[..., tuple[Array, Array, str]]
-) -> Array:
+def _judged(A: LinearOperator, s: System, chosen: Method, solution: Solution) -> Array:
     """The solution that `solution(A, B)` finds; reports its residual."""
     xp, B = s.xp, s.B
     with ignore_float_errors(xp):
         X, full, message = solution(A, B)
         residual = relative_residual(xp, B - A @ X, B)
-        status = xp.where(full, int(Status.SUCCESS), int(Status.SINGULAR))[..., None]
-        status = xp.where(
-            xp.logical_or(xp.isfinite(residual), xp.logical_not(full)[..., None]),
-            status,
-            int(Status.NONFINITE),
+        status = outcome(xp, xp.isfinite(residual), Status.NONFINITE)
+        if full is not None:
+            status = xp.where(full[..., None], status, int(Status.SINGULAR))
+    seen = worst(xp, status)
+    report(
+        Info(
+            status if seen is None else seen,
+            residual=residual,
+            method=chosen.name,
+            message=message,
         )
-    values = host_value(xp, status)
-    worst = status if values is None else Status(int(values.max(initial=0)))
-    report(Info(worst, residual=residual, method=chosen.name, message=message))
+    )
     return s.answer(X)
 
 
@@ -358,16 +350,14 @@ def _by_iteration(A: LinearOperator, b: Any, method: Any) -> Any:
 
 def _by_pseudoinverse(
     method: Method | None, A: LinearOperator, B: Array
-) -> tuple[Array, Array, str]:
-    """A^+ B, whether all is well (of any rank), and a word about the rank."""
-    fine = A.xp.ones(A.batch_shape, dtype=A.xp.bool, device=A.xp.device_of(B))
-    return pinv(A, None, method) @ B, fine, ""
+) -> tuple[Array, None, str]:
+    """A^+ B"""
+    return pinv(A, None, method) @ B, None, ""
 
 
-def _by_triplets(method: Method | None, A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
-    """V Σ^+ U^H B, whether all is well (of any rank), and a word about the rank."""
+def _by_triplets(method: Method | None, A: LinearOperator, B: Array) -> tuple[Array, None, str]:
+    """V Σ^+ U^H B, and a word about the rank."""
     xp, Q = A.xp, None
-    fine = xp.ones(A.batch_shape, dtype=xp.bool, device=xp.device_of(B))
     if A.shape[-2] > A.shape[-1]:  # A = Q R first: long singular vectors are not needed
         Q, R = xp.qr(dense(A))
         U, s, V = svd(Dense(R), None, method)
@@ -379,8 +369,8 @@ def _by_triplets(method: Method | None, A: LinearOperator, B: Array) -> tuple[Ar
         ranks = visible.sum(-1)
         known, full = ranks if ranks.ndim else int(ranks), min(A.shape[-2:])
         message = f"the rank is {known} of {full}: the solution of smallest norm"
-    B = B if Q is None else xp.matmul(xp.conj(xp.matrix_transpose(Q)), B)
-    return V @ (inverted(xp, s, kept)[..., None] * (U.H @ B)), fine, message
+    B = B if Q is None else xp.matmul(adjoint(xp, Q), B)
+    return V @ (inverted(xp, s, kept)[..., None] * (U.H @ B)), None, message
 
 
 def _fits_triangle(A: LinearOperator, s: System) -> bool:
@@ -405,21 +395,17 @@ def _by_triangle(A: LinearOperator, s: System, otherwise: Callable[[], Array]) -
     the largest at most |R|_F, so the rank is full where |R|_F |R^-1|_F is well below the reciprocal
     of the cutoff.
     """
-    xp, B, (m, n) = s.xp, s.B, A.shape[-2:]
+    xp, B, M, (m, n) = s.xp, s.B, dense(A), A.shape[-2:]
     with ignore_float_errors(xp):
-        X = _triangular_solution(xp, dense(A), B, m, n)
-    return otherwise() if X is None else s.answer(X)
-
-
-def _triangular_solution(xp: Any, M: Array, B: Array, m: int, n: int) -> Array | None:
-    triangle = xp.qr_triangle(xp.concat([M, B], axis=-1))
-    R = triangle[..., :n, :n]
-    inverse = xp.solve_triangular(R, xp.eye(n, dtype=M.dtype, device=xp.device_of(M)), lower=False)
-    condition = xp.vector_norm(R, axis=(-2, -1)) * xp.vector_norm(inverse, axis=(-2, -1))
-    if not bool(xp.all(MARGIN * m * xp.eps(M.dtype) * condition < 1)):
-        return None
-    X = xp.solve_triangular(R, triangle[..., :n, n:], lower=False)
-    return X if bool(xp.all(xp.isfinite(X))) else None
+        triangle = xp.qr_triangle(xp.concat([M, B], axis=-1))
+        R = triangle[..., :n, :n]
+        I = xp.eye(n, dtype=M.dtype, device=xp.device_of(M))
+        inverse = xp.solve_triangular(R, I, lower=False)
+        condition = xp.vector_norm(R, axis=(-2, -1)) * xp.vector_norm(inverse, axis=(-2, -1))
+        if not bool(xp.all(MARGIN * m * xp.eps(M.dtype) * condition < 1)):
+            return otherwise()
+        X = xp.solve_triangular(R, triangle[..., :n, n:], lower=False)
+        return s.answer(X) if bool(xp.all(xp.isfinite(X))) else otherwise()
 
 
 def _by_qr(A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
@@ -427,25 +413,18 @@ def _by_qr(A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
     smallest norm."""
     xp, M, (m, n) = A.xp, dense(A), A.shape[-2:]
     tall = m >= n
-    Q, R = autodiff.qr(xp, M if tall else xp.conj(xp.matrix_transpose(M)))
+    Q, R = autodiff.qr(xp, M if tall else adjoint(xp, M))
     d = xp.abs(xp.diagonal(R))
-    full = xp.all(
-        d > max(m, n) * xp.eps(M.dtype) * (xp.max(d, axis=-1, keepdims=True) if min(m, n) else d),
-        axis=-1,
-    )
-    visible = host_value(xp, full)
-    message = (
-        ""
-        if visible is None or visible.all()
-        else "A does not have full rank, which QR needs; use SVD()"
-    )
+    largest = xp.max(d, axis=-1, keepdims=True) if min(m, n) else d
+    full = xp.all(d > max(m, n) * xp.eps(M.dtype) * largest, axis=-1)
+    seen = host_value(xp, full)
+    is_full = seen is None or seen.all()
+    message = "" if is_full else "A does not have full rank, which QR needs; use SVD()"
     if tall:
-        return (
-            xp.solve_triangular(R, xp.matmul(xp.conj(xp.matrix_transpose(Q)), B), lower=False),
-            full,
-            message,
-        )
-    return xp.matmul(Q, xp.solve_triangular(R, B, lower=False, adjoint=True)), full, message
+        X = xp.solve_triangular(R, xp.matmul(adjoint(xp, Q), B), lower=False)
+    else:
+        X = xp.matmul(Q, xp.solve_triangular(R, B, lower=False, adjoint=True))
+    return X, full, message
 
 
 lstsq = function(

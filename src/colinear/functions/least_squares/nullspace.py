@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ... import autodiff
-from ...backends import Array, namespace_of
+from ...backends import Array, adjoint, namespace_of
 from ...dispatch import Choice, Cost, function, rule
 from ...errors import BackendError, ShapeError
 from ...info import Info, report
@@ -44,6 +44,7 @@ from ...operators.tree import Index
 from ...properties import POSITIVE_DEFINITE, STIEFEL
 from ...status import Status
 from ..common import (
+    array_like,
     complement,
     dense,
     first_columns,
@@ -53,6 +54,7 @@ from ..common import (
     identity_like,
     in_context,
     is_traced_or_differentiated,
+    largest_rank,
     once_each,
     operands_in_context,
     orthonormal,
@@ -64,8 +66,6 @@ from ..singular import cutoff, norm, svd
 from ..spectrum.order import grid_of, is_periodic, symbol
 from ..spectrum.shift_invert import sampled_nullspace
 from . import checked_rtol
-
-# The null space.
 
 
 def orthonormal_nullspace(
@@ -129,11 +129,11 @@ def null_vectors(A: LinearOperator, limit: Callable[[Array], Array]) -> LinearOp
         report(Info(Status.NONFINITE, method="SVD"))
     # of NaN there is no rank: it takes that of the others
     rank = same_throughout(A, ranks[finite] if finite.any() else ranks)
-    V = xp.conj(xp.matrix_transpose(Vh))
+    V = adjoint(xp, Vh)
     kept, V = V[..., :rank], V[..., rank:]
     report(Info(method="SVD"))
     if xp.is_differentiated(M) and 0 not in V.shape:
-        inverse = xp.matmul(kept / s[..., None, :rank], xp.conj(xp.matrix_transpose(U[..., :rank])))
+        inverse = xp.matmul(kept / s[..., None, :rank], adjoint(xp, U[..., :rank]))
         V = autodiff.nullspace(xp, M, V, inverse)
     return Dense(to_result_dtype(xp, V, A.dtype))._claim(STIEFEL)
 
@@ -160,6 +160,12 @@ def same_throughout(A: LinearOperator, ranks: Any) -> int:
             f"which no single operator holds. Call it for each matrix: nullspace(A[i])."
         )
     return int(ranks.max(initial=0))
+
+
+def _rank(A: LinearOperator, s: Array, rtol: Any) -> int:
+    """The number of singular values that are not negligible, the same throughout a batch."""
+    kept = s > cutoff(A.xp, s, A, checked_rtol("nullspace", rtol))
+    return same_throughout(A, visible(A.xp, kept).sum(-1))
 
 
 nullspace = function("nullspace", base=orthonormal_nullspace)
@@ -246,7 +252,7 @@ SIMPLE = Diagonal | ScaledIdentity | LowRank | Zero | Projection | Circulant | C
 
 def nothing(A: LinearOperator) -> LinearOperator:
     """The basis without vectors."""
-    return first_columns(identity_like(A, A.shape[-1]), 0)
+    return first_columns(identity_like(A), 0)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -264,7 +270,7 @@ def nullspace_orthonormal(A: Any, rtol: Any, method: Any) -> LinearOperator:
 def nullspace_zero(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(0) is everything"""
     checked_rtol("nullspace", rtol)
-    return identity_like(A, A.shape[-1])
+    return identity_like(A)
 
 
 @rule(nullspace, Diagonal)
@@ -279,7 +285,7 @@ def nullspace_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     )
     rank = same_throughout(A, visible(xp, kept).sum(-1))
     return reordered(
-        identity_like(A, A.shape[-1]),
+        identity_like(A),
         xp.argsort(kept * 1, axis=-1, stable=True),
         A.shape[-1] - rank,
     )
@@ -296,10 +302,8 @@ def nullspace_projection(A: Any, rtol: Any, method: Any) -> LinearOperator:
 @rule(nullspace, LowRank)
 def nullspace_low_rank(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(U C V^H): what completes the right singular vectors to a basis"""
-    thin = min(*A.shape[-2:], A.U.shape[-1], (A.U if A.V is None else A.V).shape[-1])
-    _, s, V = svd(A, thin, method)
-    kept = s > cutoff(A.xp, s, A, checked_rtol("nullspace", rtol))
-    return complement(first_columns(V, same_throughout(A, visible(A.xp, A.xp.sum(kept, axis=-1)))))
+    _, s, V = svd(A, largest_rank(A), method)
+    return complement(first_columns(V, _rank(A, s, rtol)))
 
 
 def zeros_can_be_seen(A: Any) -> bool:
@@ -330,7 +334,7 @@ def nullspace_circulant(A: Any, rtol: Any, method: Any) -> LinearOperator:
         )
         own = np.flatnonzero(~kept)
         V = np.where(own == opposite, V.real, np.sqrt(2) * np.where(own < opposite, V.real, V.imag))
-    return Dense(xp.asarray(V, dtype=A.dtype, device=A._context.device))._claim(STIEFEL)
+    return Dense(array_like(A, V))._claim(STIEFEL)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -353,7 +357,7 @@ def nullspace_scaled(A: Any, rtol: Any, method: Any) -> LinearOperator:
     c: Any = A.c if isinstance(A, ScaledIdentity) else A.scalar
     xp = namespace_of(c)
     if not (c != 0 if xp is None else xp.to_numpy(c).reshape(-1)[0] != 0):
-        return identity_like(A, A.shape[-1])
+        return identity_like(A)
     return (
         nothing(A)
         if isinstance(A, ScaledIdentity)
@@ -371,9 +375,8 @@ def nullspace_conjugate(A: Any, rtol: Any, method: Any) -> LinearOperator:
 def nullspace_adjoint(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(A^H): what completes the left singular vectors of A to a basis; its conjugate for A^T"""
     U, s, _ = svd(A.A, min(A.shape[-2:]), method)
-    kept = s > cutoff(A.xp, s, A, checked_rtol("nullspace", rtol))
-    rank = same_throughout(A, visible(A.xp, A.xp.sum(kept, axis=-1)))
-    found = complement(first_columns(U, rank)) if rank else identity_like(A, A.shape[-1])
+    rank = _rank(A, s, rtol)
+    found = complement(first_columns(U, rank)) if rank else identity_like(A)
     return found if isinstance(A, Adjoint) else found.conj()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...backends import Array, namespace_of
+from ...backends import Array, adjoint, namespace_of
 from ...dispatch import Choice, rule
 from ...factors.function import KroneckerFunction
 from ...factors.inverse import Inverse
@@ -45,18 +45,19 @@ from ..common import (
     has_no_zero,
     host_value,
     ignore_float_errors,
+    largest_rank,
+    low_rank_sides,
     operands_in_context,
     orthonormal,
+    outcome,
     reports_nonfinite,
-    to_computing_dtype,
-    to_result_dtype,
     values_are_seen,
 )
 from ..singular import svd
 from ..singular.rules import each_svd, left_factor_is_orthonormal, right_factor_is_orthonormal
-from ..solve import relative_residual, right_side
-from ..solve.dense import column_norms, probe
-from ..solve.inverse import inv
+from ..solve import System, relative_residual, right_side
+from ..solve.elimination import condition
+from ..solve.inverse import column_norms, inv, worst
 from ..spectrum.order import grid_of, is_periodic, symbol
 from . import checked_rtol, inverted, known_pseudoinverse, lstsq, pinv, solution_like
 
@@ -141,8 +142,7 @@ def pinv_circulant(A: Any, rtol: Any, method: Any) -> LinearOperator:
 def pinv_low_rank(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """(U C V^H)^+ = Y Σ^+ X^H for the singular triplets X, Σ, Y of the QR factors, of the size
     of the rank"""
-    thin = min(*A.shape[-2:], A.U.shape[-1], (A.U if A.V is None else A.V).shape[-1])
-    X, s, Y = svd(A, thin, method)
+    X, s, Y = svd(A, largest_rank(A), method)
     return Product(Y, Diagonal(inverted(A.xp, s, s > negligible(A, s, rtol))), X.H)._claim(
         A._claims
     )
@@ -251,19 +251,10 @@ def pinv_nonsingular(A: Any, rtol: Any, method: Any) -> Any:
 
 
 def _if_nonsingular(A: Any, method: Any, inverse: LinearOperator, info: Info) -> Any:
-    xp = A.xp
-    p = probe(xp, A.shape[-1], A.dtype, A._context.device)
-    with ignore_float_errors(xp):
-        image, x = (to_computing_dtype(xp, B @ xp.astype(p, A.dtype)) for B in (A, inverse))
-        growth = (
-            MARGIN * A.shape[-1] * xp.eps(x.dtype) * column_norms(xp, image) * column_norms(xp, x)
-        )
-        regular = host_value(xp, growth < column_norms(xp, p) ** 2)
-    if (
-        bool(A.properties & POSITIVE_DEFINITE)
-        if regular is None
-        else regular.all() and not info.failed
-    ):
+    growth = MARGIN * A.shape[-1] * condition(A, inverse)
+    growth = host_value(A.xp, A.xp.eps(growth.dtype) * growth)
+    is_definite = bool(A.properties & POSITIVE_DEFINITE)
+    if is_definite if growth is None else growth < 1 and not info.failed:
         report(info.replace(function="", rule=""))
         return inverse
     return pinv.base(A, None, method)
@@ -296,11 +287,8 @@ def gram(A: LinearOperator) -> LinearOperator:
 
 def _gram_of(B: Any) -> LinearOperator:
     if isinstance(B, LowRank):  # V C^H (U^H U) C V^H
-        left = B.U if B.core is None else B.xp.matmul(B.U, B.core)
-        return LowRank(
-            B.U if B.V is None else B.V,
-            core=B.xp.matmul(B.xp.conj(B.xp.matrix_transpose(left)), left),
-        )
+        left, V = low_rank_sides(B)
+        return LowRank(V, core=B.xp.matmul(adjoint(B.xp, left), left))
     return LowRank(B.H.A) if isinstance(B, Dense) and B.shape[-2] < B.shape[-1] else B.H @ B  # type: ignore[attr-defined]
 
 
@@ -308,7 +296,7 @@ def _gram_of(B: Any) -> LinearOperator:
 def lstsq_regularised(A: Any, b: Any, method: Any) -> Any:
     """[A; D] x = [b; c]: (A^H A + D^H D) x = A^H b + D^H c by a structured solve, refined once,
     its gradient looked at"""
-    b = right_side("lstsq", A, b, A.shape[-2])
+    b = right_side("lstsq", A, b)
     if isinstance(b, LinearOperator):
         return lstsq.base(A, b, method)
     G = gram(A)._claim(POSITIVE_DEFINITE)
@@ -319,27 +307,18 @@ def lstsq_regularised(A: Any, b: Any, method: Any) -> Any:
 
 
 def _by_normal_equations(A: Any, b: Any, method: Any, inverse: LinearOperator, info: Info) -> Any:
-    xp = A.xp
-    vector, dtype = b.ndim == 1, xp.result_type(A.dtype, b.dtype)
-    B = to_computing_dtype(xp, b[:, None] if vector else b)
+    xp, s = A.xp, System.of(A, b)
     with ignore_float_errors(xp):
-        start = A.H @ B
+        start = A.H @ s.B
         X = inverse @ start
-        X = X + inverse @ (A.H @ (B - A @ X))
-        R = B - A @ X
-        gradient = column_norms(xp, A.H @ R) / xp.where(
-            column_norms(xp, start) == 0, 1, column_norms(xp, start)
-        )
-        accurate = gradient <= xp.eps(dtype) ** 0.5
-    if host_value(xp, accurate) is not None and not (
-        host_value(xp, accurate).all() and not info.failed
-    ):
+        X = X + inverse @ (A.H @ (s.B - A @ X))
+        R = s.B - A @ X
+        gradient = column_norms(xp, start)
+        gradient = column_norms(xp, A.H @ R) / xp.where(gradient == 0, 1, gradient)
+        status = outcome(xp, gradient <= xp.eps(s.dtype) ** 0.5, Status.INACCURATE)
+    seen = worst(xp, status)
+    if seen is not None and (seen is not Status.SUCCESS or info.failed):
         return lstsq.base(A, b, method)
-    status: Any = (
-        Status.SUCCESS
-        if host_value(xp, accurate) is not None
-        else xp.where(accurate, 0, int(Status.INACCURATE))
-    )
-    report(Info(status, residual=relative_residual(xp, R, B), method="normal equations"))
-    X = to_result_dtype(xp, X, dtype)
-    return X[..., 0] if vector else X
+    residual = relative_residual(xp, R, s.B)
+    report(Info(status if seen is None else seen, residual=residual, method="normal equations"))
+    return s.answer(X)

@@ -33,7 +33,7 @@ from ..common import (
     square_size,
     to_result_dtype,
 )
-from ..solve.dense import is_singular
+from ..solve.inverse import is_singular
 from ..spectrum import eig
 from .krylov import cost as product_cost
 from .krylov import krylov_operator, runs_krylov

@@ -42,9 +42,8 @@ from ..common import (
     reports_nonfinite,
 )
 from ..determinant import slogdet
-from ..diagonal import diag
+from ..diagonal import diag, trace
 from ..diagonal.rules import factors_pair_up
-from ..diagonal.trace import trace
 from ..least_squares import pinv
 from ..singular import svd
 from ..solve.inverse import all_square, inv

@@ -30,8 +30,7 @@ from ..common import (
     to_result_dtype,
 )
 from ..solve.cost import is_too_large
-from ..solve.dense import column_norms, squares
-from ..solve.inverse import inv
+from ..solve.inverse import column_norms, inv, squares
 from .iterate import (
     Triplets,
     automatic,

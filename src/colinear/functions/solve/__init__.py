@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,17 +14,20 @@ from ...factors.inverse import Implicit, Inverse
 from ...factors.iterated import Attempts, Iterated
 from ...factors.runs import multiplies_by_iteration
 from ...info import Info, is_detailed, recording, report, reported, total
-from ...methods import Auto, Iterative, Method
+from ...methods import Auto, Method
 from ...operators import Dense, LinearOperator, Scaled, Sparse
 from ...operators.context import broadcast_batches
 from ...operators.neutral import placed_beside
 from ...properties import UNITARY
 from ...status import Status, combine, failed
 from ..common import (
+    have_failed,
     host_value,
     ignore_float_errors,
     is_vector,
     ones_beside,
+    outcome,
+    report_all,
     square_size,
     to_computing_dtype,
     to_result_dtype,
@@ -39,10 +43,9 @@ from .auto import (
     with_tolerance_for_parts,
 )
 from .cost import Work, dense_work, sparse_work
-from .dense import REFINEMENTS, are_small, column_norms, factorise
 from .elimination import is_recorded_and_seen, leave_to_residual
 from .families import inv_sparse
-from .inverse import inv
+from .inverse import REFINEMENTS, are_small, column_norms, factorise, inv
 
 NEED = "a linear system"
 
@@ -76,89 +79,104 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
     >>> co.solve(np.array([[3.0, 1.0], [1.0, 2.0]]), np.array([9.0, 8.0]))
     array([2., 3.])
     """
-    n = square_size("solve", A, NEED, "Use lstsq(A, b).")
-    b = right_side("solve", A, b, n)
+    square_size("solve", A, NEED, "Use lstsq(A, b).")
+    b = right_side("solve", A, b)
     if isinstance(b, LinearOperator):
         return Choice(lambda: inv(A, method) @ b, "inverse", why="X = A^-1 B")
     A = placed_beside(A, b) if A.is_neutral else A
-    found, system = inv.find(A, (method,)), System.of(A, b)
-    trial = _trial(A, found, method, system)
+    found, system = inv.find(A, (method,)), System.of(A, b, method)
+    trial = _trial(system, found)
     if trial is not None:
         work, most = trial
-        return attempt(A, work, most, lambda: _by_trial(A, found, method, system, most), lambda: b)
-    return _without_trial(A, found, method, system)
+        return attempt(A, work, most, lambda: _by_trial(system, found, most), lambda: b)
+    return _without_trial(system, found)
 
 
 class System(NamedTuple):
-    """The right sides of a system as columns, in the precision to compute with, and how the
-    answer is given."""
+    """A x = b, with the right sides as columns B in the precision to compute with, and how the
+    answer is given: of this dtype, to this tolerance, by this method."""
 
+    A: LinearOperator
+    b: Array
+    method: Any
     xp: Any
     B: Array
-    is_vector: bool
     dtype: Any
-    b: Array
 
     @staticmethod
-    def of(A: LinearOperator, b: Array) -> System:
-        """The right sides b of a system with A."""
+    def of(A: LinearOperator, b: Array, method: Method | None = None) -> System:
+        """The system with these right sides."""
         xp = A.xp if not A.is_neutral else namespace_of(b)
-        is_vector = b.ndim == 1
         dtype = xp.result_type(A.dtype, b.dtype) if not A.is_neutral else b.dtype
-        return System(
-            xp, to_computing_dtype(xp, b[:, None] if is_vector else b), is_vector, dtype, b
-        )
+        B = to_computing_dtype(xp, b[:, None] if b.ndim == 1 else b)
+        return System(A, b, method, xp, B, dtype)
+
+    @property
+    def is_vector(self) -> bool:
+        return bool(self.b.ndim == 1)
+
+    @property
+    def tol(self) -> float:
+        """The tolerance of the method."""
+        return (self.method or Auto()).tolerance(self.xp, self.dtype)
 
     def answer(self, X: Array) -> Array:
         """The solution of the shape and precision that belong to b."""
         X = to_result_dtype(self.xp, X, self.dtype)
-        return X[..., 0] if self.is_vector else X
+        return X[..., 0] if self.b.ndim == 1 else X
+
+    def residual(self, X: Array) -> Array:
+        """B - A X"""
+        return self.B - self.A @ X
+
+    def status(self, residual: Array) -> Any:
+        """SUCCESS, INACCURATE or NONFINITE by the relative residual; an array under tracing."""
+        xp, values = self.xp, host_value(self.xp, residual)
+        if values is None:
+            status = outcome(xp, residual <= self.tol, Status.INACCURATE)
+            return xp.max(xp.where(xp.isfinite(residual), status, int(Status.NONFINITE)))
+        if not values.size or (largest := values.max()) <= self.tol:
+            return Status.SUCCESS
+        return Status.INACCURATE if largest < float("inf") else Status.NONFINITE
 
 
-def _without_trial(A: LinearOperator, found: Rule, method: Method | None, s: System) -> Choice:
+def _without_trial(s: System, found: Rule) -> Choice:
     """The choice where iterations are not tried, or have been tried: a factorisation, or a rule
     of `inv`, which is `found`."""
-    if (
-        found.is_base
-        and not is_iterative(method)
-        and not A.is_neutral
-        and not A.properties & UNITARY
-    ):
+    A, method, iterates = s.A, s.method, is_iterative(s.method)
+    if found.is_base and not (iterates or A.is_neutral or A.properties & UNITARY):
         return factorise("solve", A, s.B, method, lambda found: s.answer(found.X), lambda: s.b)
 
     def like() -> Array:
         inv.using(found, A, method)
         return s.b
 
-    run = _by_iteration if is_iterative(method) else _by_rules
-    return Choice(partial(run, A, found, method, s), "inverse", None, EQUATION, like)
+    run = _by_iteration if iterates else _by_rules
+    return Choice(partial(run, s, found), "inverse", None, EQUATION, like)
 
 
 EQUATION = "x = A^-1 b, then the residual |b - A x|"
 
 
-def _by_rules(A: LinearOperator, found: Rule, method: Method | None, s: System) -> Array:
-    count = len(reported())
+def _by_rules(s: System, found: Rule) -> Array:
     with ignore_float_errors(s.xp):
-        inverse, reports, left_out = _unjudged_inverse(A, found, method)
-        is_bad = any(failed(info._status) is True for info in reports)
-        if not is_bad or not left_out:
-            for info in reports:
-                report(info)
+        inverse, reports, is_unjudged = _unjudged_inverse(s, found)
+        if not (is_unjudged and have_failed(reports)):
+            report_all(reports)
         if isinstance(inverse, Inverse) and isinstance(inverse.factor, Attempts):
             # which has looked at the residual of the whole
             return s.answer(inverse.factor.solve(s.B, s.is_vector))
-        X = apply_inverse(A, inverse, method, s, is_bad, bool(left_out), count)
-    return s.answer(X)
+        return apply_inverse(s, inverse, reports, is_unjudged)
 
 
-def _by_iteration(A: LinearOperator, found: Rule, method: Any, s: System) -> Array:
+def _by_iteration(s: System, found: Rule) -> Array:
     """The solution by an iterative method that was named: on A itself, or inside a rule that
     splits A."""
+    A, method = s.A, s.method
     if found.is_base or found.direct or (method.runs_on is not None and method.runs_on(A)):
         inverse = inv.using(found, A, method).factor
     else:
-        X = _in_parts(A, found, s, method)
+        X = _in_parts(s, found)
         if X is not None:
             return s.answer(X)
         inverse = iterated(A, method)
@@ -167,89 +185,79 @@ def _by_iteration(A: LinearOperator, found: Rule, method: Any, s: System) -> Arr
     return s.answer(X)
 
 
-def right_side(function: str, A: LinearOperator, b: Any, rows: int) -> Any:
+def right_side(function: str, A: LinearOperator, b: Any) -> Any:
     """b as an array or operator that A's rows fit."""
     if not isinstance(b, LinearOperator):
         b = A._right_side(b)
-    shape = tuple(b.shape)
-    if not shape or shape[0 if len(shape) == 1 else -2] != rows:
-        m, n = A.shape[-2:]
-        raise ShapeError(f"{function}: A is {m}x{n}, so b needs {rows} rows; its shape is {shape}.")
+    shape, (m, n) = tuple(b.shape), A.shape[-2:]
+    if not shape or shape[0 if len(shape) == 1 else -2] != m:
+        raise ShapeError(f"{function}: A is {m}x{n}, so b needs {m} rows; its shape is {shape}.")
     if len(shape) > 2:
         broadcast_batches(A.batch_shape, shape[:-2], what=function)
     return b
 
 
 def apply_inverse(
-    A: LinearOperator,
-    inverse: LinearOperator,
-    method: Method | None,
     s: System,
-    is_bad: bool = False,
+    inverse: LinearOperator,
+    reports: Sequence[Info] = (),
     is_unjudged: bool = False,
-    count: int | None = None,
 ) -> Array:
     """The solution by this inverse, refined while that helps; reports its residual, unless a bound
     shows that it is small.
 
-    `is_bad`: the inverse is known to have failed. `is_unjudged`: whether that was left to the
-    residual; then `inv` finds a better one if need be. `count`: how many reports there were before
-    it was found.
+    `reports`: those of the inverse. `is_unjudged`: whether its judgement was left to the residual;
+    then `inv` finds a better one if need be.
     """
-    xp, B, tol = s.xp, s.B, (method or Auto()).tolerance(s.xp, s.dtype)
-    count = len(reported()) if count is None else count
+    xp, B, tol = s.xp, s.B, s.tol
+    count, is_bad = len(reported()), have_failed(reports)
     X = inverse @ B
     is_seen = not xp.is_traced(X) and 0 not in X.shape and not is_bad
-    is_plain, bound = (
-        is_seen and not is_detailed(),
-        inverse._residual_bound(X, B) if is_seen else None,
-    )
+    is_plain = is_seen and not is_detailed()
+    bound = inverse._residual_bound(X, B) if is_seen else None
     if is_plain and bound is not None and bound <= tol:
-        return X
-    R = B - A @ X
+        return s.answer(X)
+    R = s.residual(X)
     if is_plain and not xp.is_traced(R) and are_small(xp, R, B, tol):
-        return X
-    X, residual = _improved(xp, A, inverse, X, R, B, tol, bound)
-    if is_unjudged and (is_bad or failed(residual_status(xp, residual, tol)) is True):
-        inverse = inv(A, method)  # judged by itself, and mended where that can be done
+        return s.answer(X)
+    X, residual = _improved(s, inverse, X, R, bound)
+    if is_unjudged and (is_bad or failed(s.status(residual)) is True):
+        inverse = inv(s.A, s.method)  # judged by itself, and mended where that can be done
         X = inverse @ B
-        X, residual = _improved(xp, A, inverse, X, B - A @ X, B, tol)
-    told = combine(info._status for info in reported()[count:])
-    report(Info(_blamed(xp, A, B, residual_status(xp, residual, tol), told), residual=residual))
-    return X
+        X, residual = _improved(s, inverse, X, s.residual(X))
+    told = combine(info._status for info in (*reports, *reported()[count:]))
+    report(Info(_blamed(s, s.status(residual), told), residual=residual))
+    return s.answer(X)
 
 
-def _unjudged_inverse(
-    A: LinearOperator, found: Rule, method: Method | None
-) -> tuple[Any, list[Info], list[str]]:
-    """The inverse, what was reported of it, and the rules that left it to the residual to judge
+def _unjudged_inverse(s: System, found: Rule) -> tuple[Any, list[Info], bool]:
+    """The inverse, what was reported of it, and whether a rule left it to the residual to judge
     it."""
+    A, xp = s.A, s.A.xp
     if is_recorded_and_seen(A):
-        return inv.using(found, A, method), [], []  # a residual says nothing of derivatives
+        return inv.using(found, A, s.method), [], False  # a residual says nothing of derivatives
     with recording(detailed=True) as reports, leave_to_residual() as left_out:
-        inverse = inv.using(found, A, method)
-    xp = A.xp
+        inverse = inv.using(found, A, s.method)
     is_recorded = left_out and not xp.is_compiling() and xp.is_differentiated(*A.arrays())
     if is_recorded and inverse.dtype == A.dtype and not multiplies_by_iteration(inverse):
         # dx = A^-1 (db - dA x): a part of condition κ costs eps κ of it, not eps κ^2 as by the
         # derivative of the formula
         inverse = Inverse._of(A, Implicit._of(A, inverse, None))
-    return inverse, reports, left_out
+    return inverse, reports, bool(left_out)
 
 
-def _blamed(xp: Any, A: LinearOperator, B: Array, status: Any, told: Any) -> Any:
+def _blamed(s: System, status: Any, told: Any) -> Any:
     """NaN and infinity that are in neither A nor b come from dividing by zero: A is singular (under
     tracing, if b has none).
 
     `told`: what the inverse has reported. A factorisation that broke down because A is not positive
     definite has left NaN, which say nothing more.
     """
-    broke = told == int(Status.NOT_POSITIVE_DEFINITE)
+    xp, B, broke = s.xp, s.B, told == int(Status.NOT_POSITIVE_DEFINITE)
     if status is Status.NONFINITE:
-        cause = Status.NOT_POSITIVE_DEFINITE if broke is True else Status.SINGULAR
-        return (
-            cause if bool(xp.all(xp.isfinite(B))) and bool(xp.all(xp.isfinite(A @ B))) else status
-        )
+        if not bool(xp.all(xp.isfinite(B))) or not bool(xp.all(xp.isfinite(s.A @ B))):
+            return status
+        return Status.NOT_POSITIVE_DEFINITE if broke is True else Status.SINGULAR
     if isinstance(status, Status):
         return status
     divided = xp.logical_and(status == int(Status.NONFINITE), xp.all(xp.isfinite(B)))
@@ -261,21 +269,15 @@ def _blamed(xp: Any, A: LinearOperator, B: Array, status: Any, told: Any) -> Any
 
 
 def _improved(
-    xp: Any,
-    A: LinearOperator,
-    inverse: Any,
-    X: Array,
-    R: Array,
-    B: Array,
-    tol: float,
-    bound: float | None = None,
+    s: System, inverse: Any, X: Array, R: Array, bound: float | None = None
 ) -> tuple[Array, Array]:
-    """X refined while that helps, and its relative residual.
+    """X refined while that helps, and its relative residual; R = B - A X.
 
     Where the residual is a hundredth of its `bound`, x solves a system that differs from A by
     rounding: refining in this precision gains a factor of two or three, which is too little if the
     tolerance is missed by more.
     """
+    xp, B, tol = s.xp, s.B, s.tol
     residual = relative_residual(xp, R, B)
     worst = host_value(xp, residual)
     if bound is not None and worst is not None and 4 * tol < worst.max() <= bound / 100:
@@ -284,8 +286,8 @@ def _improved(
         # traced, accurate, or beyond repair
         if worst is None or not worst.size or not tol < worst.max() < 1:
             break
-        better = X + inverse @ R
-        R = B - A @ better
+        better = X + inverse @ R  # x + A^-1 r
+        R = s.residual(better)
         refined = relative_residual(xp, R, B)
         if not host_value(xp, refined).max() < worst.max():
             break
@@ -293,12 +295,11 @@ def _improved(
     return X, residual
 
 
-def _trial(
-    A: LinearOperator, found: Rule, method: Method | None, s: System
-) -> tuple[Work, int | None] | None:
+def _trial(s: System, found: Rule) -> tuple[Work, int | None] | None:
     """The work of a factorisation, and how many products are tried before it (None: any number);
     None if none are."""
-    if not is_automatic(method) or isinstance(A, Dense):  # whose matrix is there
+    A = s.A
+    if not is_automatic(s.method) or isinstance(A, Dense):  # whose matrix is there
         return None
     if found.is_base and not A.properties & UNITARY:
         work = dense_work(A)
@@ -310,38 +311,31 @@ def _trial(
     return None if most == 0 else (work, most)
 
 
-def _by_trial(
-    A: LinearOperator, found: Rule, method: Method | None, s: System, most: int | None
-) -> Any:
+def _by_trial(s: System, found: Rule, most: int | None) -> Any:
     """The solution by iterations if they converge in as many products; else as if none had been
     tried."""
-    result = solve_by_trial(A, s.B, method, s.is_vector, most)
+    result = solve_by_trial(s.A, s.B, s.method, s.is_vector, most)
     if result is not None:
         report(result[1])
         return s.answer(result[0])
-    if isinstance(A, Sparse) and not found.is_base:
+    if isinstance(s.A, Sparse) and not found.is_base:
         with ignore_float_errors(s.xp):
-            return s.answer(apply_inverse(A, inv_sparse(A, method), method, s))
-    return _without_trial(A, found, method, s)
+            return apply_inverse(s, inv_sparse(s.A, s.method))
+    return _without_trial(s, found)
 
 
-def _in_parts(A: LinearOperator, found: Rule, s: System, method: Iterative) -> Array | None:
+def _in_parts(s: System, found: Rule) -> Array | None:
     """Solve through the rules of `inv` with an iterative method inside them; the residual of the
     whole decides, not that of a part. None where `inv` runs the method on A itself."""
-    xp, B, dtype = s.xp, s.B, s.dtype
-    tol = method.tolerance(xp, dtype)
+    A, xp, method, tol = s.A, s.xp, s.method, s.tol
     with recording(detailed=True) as reports, ignore_float_errors(xp):
         inverse = inv.using(found, A, with_tolerance_for_parts(method, A, 2))
         if isinstance(inverse, Inverse) and inverse.A is A and isinstance(inverse.factor, Iterated):
             return None  # the parts are not what the method needs
-        X = (
-            _as_one_run(
-                inverse, 0.9 * tol if tol > 100 * xp.eps(dtype) else 0.0, starting_point(A, method)
-            )
-            @ B
-        )
-        X, residual = _improved(xp, A, inverse, X, B - A @ X, B, tol)
-    status = residual_status(xp, residual, tol)
+        goal = 0.9 * tol if tol > 100 * xp.eps(s.dtype) else 0.0
+        X = _as_one_run(inverse, goal, starting_point(A, method)) @ s.B
+        X, residual = _improved(s, inverse, X, s.residual(X))
+    status = s.status(residual)
     parts = [
         info for info in reports if info.iterations is not None or failed(info._status) is not False
     ]
@@ -386,17 +380,6 @@ def relative_residual(xp: Any, R: Array, B: Array) -> Array:
         )
     size = column_norms(xp, B)
     return column_norms(xp, R) / xp.where(size == 0, 1, size)
-
-
-def residual_status(xp: Any, residual: Array, tol: float) -> Any:
-    """SUCCESS, INACCURATE or NONFINITE; an array under tracing."""
-    values = host_value(xp, residual)
-    if values is None:
-        status = xp.where(residual <= tol, int(Status.SUCCESS), int(Status.INACCURATE))
-        return xp.max(xp.where(xp.isfinite(residual), status, int(Status.NONFINITE)))
-    if not values.size or (largest := values.max()) <= tol:
-        return Status.SUCCESS
-    return Status.INACCURATE if largest < float("inf") else Status.NONFINITE
 
 
 solve = function(

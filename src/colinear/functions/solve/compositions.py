@@ -43,19 +43,21 @@ from ...properties import (
     UNITARY,
     Unitary,
 )
-from ...status import combine, failed
+from ...status import failed
 from ..common import (
+    have_failed,
     host_value,
     in_context,
     is_positive,
     is_square,
+    once_each,
     reciprocal,
+    report_all,
     report_leaves,
-    square_size,
 )
 from .auto import with_tolerance_for_parts
 from .elimination import condition, judged
-from .inverse import all_square, inv, kept
+from .inverse import all_square, check_square, inv, kept, no_inverse
 from .sums import gram, scaled_factor
 
 # The inverse of compositions from the inverses of their operands.
@@ -63,16 +65,14 @@ from .sums import gram, scaled_factor
 
 def _parts(what: str, A: LinearOperator, method: Any) -> list[LinearOperator]:
     """The inverses of the operands. Where one fails, the status names it."""
-    inverses: list[LinearOperator] = []
     method = with_tolerance_for_parts(method, A, len(A.operands))
-    for i, operand in enumerate(A.operands):
-        again = i and operand is A.operands[i - 1]  # the factors of A ⊗ A, say
-        inverses.append(
-            inverses[-1]
-            if again
-            else labelled(f"In {what} {i + 1} of {len(A.operands)}", inv, operand, method)
-        )
-    return inverses
+    places = {id(operand): i for i, operand in enumerate(A.operands, 1)}
+
+    def invert(operand: LinearOperator) -> LinearOperator:
+        label = f"In {what} {places[id(operand)]} of {len(A.operands)}"
+        return labelled(label, inv, operand, method)
+
+    return once_each(invert, A.operands)
 
 
 @rule(inv, Scaled)
@@ -115,10 +115,9 @@ def inv_alike_blocks(A: Any, method: Any) -> LinearOperator:
     stacked = Dense._of(A.xp.stack([block.A for block in A.operands], axis=-3))
     with recording() as reports:
         together = inv(stacked._claim(A.properties & ~(UNITARY | STIEFEL)), method)
-    if failed(combine([info._status for info in reports])) is True:
+    if have_failed(reports):
         return inv_block_diagonal(A, method)  # which names the block
-    for info in reports:
-        report(info)
+    report_all(reports)
     return Inverse._of(A, StackedBlocks._of(together))
 
 
@@ -139,21 +138,21 @@ def inv_unitary(A: Any, method: Any) -> LinearOperator:
 @rule(inv, Transpose, hereditary=True)
 def inv_transpose(A: Any, method: Any) -> LinearOperator:
     """(A^T)^-1 = (A^-1)^T"""
-    square_size("inv", A, "an inverse", "Use pinv(A).")
+    check_square(A)
     return inv(A.A, method).T
 
 
 @rule(inv, Adjoint, hereditary=True)
 def inv_adjoint(A: Any, method: Any) -> LinearOperator:
     """(A^H)^-1 = (A^-1)^H"""
-    square_size("inv", A, "an inverse", "Use pinv(A).")
+    check_square(A)
     return inv(A.A, method).H
 
 
 @rule(inv, Conjugate, hereditary=True)
 def inv_conjugate(A: Any, method: Any) -> LinearOperator:
     """conj(A)^-1 = conj(A^-1)"""
-    square_size("inv", A, "an inverse", "Use pinv(A).")
+    check_square(A)
     return inv(A.A, method).conj()
 
 
@@ -193,13 +192,12 @@ def pivots(A: Any) -> list[tuple[int, int]]:
     last: they cost symmetry."""
     grid = A.blocks
     places = [
-        (i, j) for i, row in enumerate(grid) for j, block in enumerate(row) if _is_square(block)
+        (i, j)
+        for i, row in enumerate(grid)
+        for j, block in enumerate(row)
+        if is_square(block) and not isinstance(block, Zero)
     ]
     return sorted(places, key=lambda place: (place[0] != place[1], _cost(grid, *place)))
-
-
-def _is_square(block: LinearOperator) -> bool:
-    return is_square(block) and not isinstance(block, Zero)
 
 
 def _cost(grid: Any, i: int, j: int) -> float:
@@ -331,9 +329,9 @@ def inv_block(A: Any, method: Any) -> LinearOperator:
     cheapest block A"""
     report_leaves(A)  # also of the blocks that are multiplied by only
     at, pivot_inverse, info = _pivot(A, method)
-    report(info)
     if failed(info.status) is True:
-        return ScaledIdentity(math.nan, A.shape[-1], like=A)
+        return no_inverse(A, info)
+    report(info)
     parts = eliminate(A, at, pivot_inverse)
     return assemble(
         parts, labelled("In the Schur complement of a block", inv, parts.schur, method)

@@ -38,44 +38,59 @@ from ...operators import (
     Sum,
 )
 from ...status import Status, failed
-from ..common import FEW, MARGIN, host_value, ignore_float_errors, report_status, to_computing_dtype
+from ..common import (
+    MARGIN,
+    have_failed,
+    host_value,
+    ignore_float_errors,
+    low_rank_sides,
+    report_all,
+    report_failure,
+    to_computing_dtype,
+)
 from .auto import is_iterative
-from .dense import REFINEMENTS, are_small, column_norms, probe, squares
-from .inverse import LARGEST_DENSE, inverse
+from .inverse import (
+    REFINEMENTS,
+    are_small,
+    column_norms,
+    fits_as_a_whole,
+    inverse,
+    probe_of,
+    squares,
+    worst,
+)
 
 # ------------------------------------------------------------------------------- the judgement
 
 
 class _Judgement(threading.local):
-    """The rules whose judgement is left to the residual of a solve; None where they judge."""
+    """The operators whose inverses are left to the residual of a solve; None where rules judge."""
 
     def __init__(
         self,
     ) -> None:  # an attribute of the class would be shadowed while torch.compile traces
-        self.left_out: list[str] | None = None
+        self.left_out: list[LinearOperator] | None = None
 
 
 _judgement = _Judgement()
 
 
 @contextlib.contextmanager
-def leave_to_residual() -> Iterator[list[str]]:
-    """Leave out judgements by vectors, and list the rules that did: the caller looks at a
-    residual."""
-    outer = _judgement.left_out
-    names: list[str] = []
-    _judgement.left_out = names
+def leave_to_residual() -> Iterator[list[LinearOperator]]:
+    """Leave out judgements by vectors, and list the operators of which that is true: the caller
+    looks at a residual."""
+    outer, _judgement.left_out = _judgement.left_out, []
     try:
-        yield names
+        yield _judgement.left_out
     finally:
         _judgement.left_out = outer
 
 
-def is_left_to_residual(rule: str) -> bool:
-    """Whether the caller looks at a residual, so that this rule need not judge what it finds; if
-    so, that is noted."""
+def is_left_to_residual(A: LinearOperator) -> bool:
+    """Whether the caller looks at a residual, so that the inverse of A need not be judged; if so,
+    that is noted."""
     if _judgement.left_out is not None:
-        _judgement.left_out.append(rule)
+        _judgement.left_out.append(A)
     return _judgement.left_out is not None
 
 
@@ -95,9 +110,7 @@ def judged(
 
     @functools.wraps(rule)
     def judge(A: Any, method: Any) -> Any:
-        if unless is not None and unless(A):
-            return rule(A, method)
-        if is_left_to_residual(rule.__name__):
+        if (unless is not None and unless(A)) or is_left_to_residual(A):
             return rule(A, method)
         if is_iterative(method):
             check_part(A, method)
@@ -106,60 +119,40 @@ def judged(
         return Choice(lambda: found_and_judged(A, method), like=lambda: rule(A, method))
 
     def found_and_judged(A: Any, method: Any) -> LinearOperator:
+        """The inverse that the rule finds if it is right, else a better one; reports what is to be
+        said of it."""
         with recording(detailed=True) as reports, ignore_float_errors(A.xp):
             found = perform(rule(A, method))
-        return _settled(A, found, reports, method, is_final)
+        is_bad = have_failed(reports)
+        if is_bad and not is_final and 0 not in A.shape:
+            why = next(info.message for info in reports if failed(info._status) is True)
+            return dense_fallback(A, method, reports, why or "a part could not be inverted")
+        # products that are iterations (Auto's, of a large part) report on themselves
+        if is_bad or 0 in A.shape or multiplies_by_iteration(found):
+            return _passed(found, reports)
+        status = verdict(A, found)
+        seen = worst(A.xp, status)
+        if seen is None:
+            report(Info(status))
+        if seen in (None, Status.SUCCESS):
+            return _passed(found, reports)
+        if seen is Status.SINGULAR and is_final:
+            why = "the inverse grows as that of a singular operator does"
+            return _passed(found, [*reports, Info(seen, message=why)])
+        why = "an ill-conditioned part was inverted, which spoils the inverse of the whole"
+        return dense_fallback(A, method, [*reports, Info(seen, message=why)], why, found)
 
     return judge
 
 
-def _settled(
-    A: LinearOperator, found: LinearOperator, reports: list[Info], method: Any, is_final: bool
-) -> LinearOperator:
-    """The inverse that a rule found if it is right, else a better one; reports what is to be
-    said of it."""
-    is_bad = any(failed(info._status) is True for info in reports)
-    if 0 in A.shape or (is_bad and is_final):
-        return _passed(found, reports)
-    if is_bad:
-        why = next(info.message for info in reports if failed(info._status) is True)
-        return dense_fallback(A, method, reports, why or "a part could not be inverted")
-    if multiplies_by_iteration(found):
-        # products that are iterations (Auto's, of a large part) report on themselves
-        return _passed(found, reports)
-    status = verdict(A, found)
-    worst = _worst(A, status)
-    if worst is None:
-        report_status(A.xp, status)
-    if worst in (None, Status.SUCCESS):
-        return _passed(found, reports)
-    if worst is Status.SINGULAR and is_final:
-        report(
-            Info(Status.SINGULAR, message="the inverse grows as that of a singular operator does")
-        )
-        return _passed(found, reports)
-    why = "an ill-conditioned part was inverted, which spoils the inverse of the whole"
-    return dense_fallback(A, method, [*reports, Info(worst, message=why)], why, found)
-
-
 def _passed(found: LinearOperator, reports: list[Info]) -> LinearOperator:
-    for info in reports:
-        report(info)
+    report_all(reports)
     return found
-
-
-def _worst(A: LinearOperator, status: Array) -> Status | None:
-    values = host_value(A.xp, status)
-    return None if values is None else Status(int(np.max(values, initial=0)))
-
-
-def _arrays_of(A: LinearOperator) -> list[Array]:
-    return list(A.arrays())
 
 
 def is_recorded_and_seen(A: LinearOperator) -> bool:
     """Whether derivatives of what is computed from A are recorded, and its values can be seen."""
-    arrays = _arrays_of(A)
+    arrays = A.arrays()
     return bool(A.xp.is_differentiated(*arrays)) and not any(
         A.xp.is_traced(A.xp.stop_gradient(x)) for x in arrays
     )
@@ -168,7 +161,7 @@ def is_recorded_and_seen(A: LinearOperator) -> bool:
 def _tolerance(A: LinearOperator) -> float:
     """The relative error that is let pass. A part of condition κ costs eps κ, and a derivative
     eps κ^2: at most eps^1/3."""
-    return float(A.xp.eps(A.dtype) ** (2 / 3 if A.xp.is_differentiated(*_arrays_of(A)) else 1 / 2))
+    return float(A.xp.eps(A.dtype) ** (2 / 3 if A.xp.is_differentiated(*A.arrays()) else 1 / 2))
 
 
 def verdict(A: LinearOperator, X: LinearOperator) -> Array:
@@ -179,7 +172,7 @@ def verdict(A: LinearOperator, X: LinearOperator) -> Array:
     """
     xp, n, eps = A.xp, A.shape[-1], A.xp.eps(A.dtype)
     with ignore_float_errors(xp):
-        p = xp.astype(probe(xp, n, A.dtype, A._context.device), A.dtype)
+        p = probe_of(A)
         x = to_computing_dtype(xp, xp.stop_gradient(X @ p))
         p = xp.broadcast_to(to_computing_dtype(xp, p), x.shape)
         image = to_computing_dtype(xp, xp.stop_gradient(A @ x))
@@ -198,13 +191,8 @@ def verdict(A: LinearOperator, X: LinearOperator) -> Array:
         regular = growth < 0.1
         is_right = xp.logical_or(error <= _tolerance(A), xp.logical_and(error <= growth, regular))
         is_right = xp.logical_and(is_right, backward <= math.sqrt(eps))
-        status = xp.where(regular, int(Status.INACCURATE), int(Status.SINGULAR))
-        return xp.where(is_right, int(Status.SUCCESS), status)
-
-
-def fits_as_a_whole(A: LinearOperator) -> bool:
-    """Whether the matrix is small enough to be formed where a rule's own way fails."""
-    return math.prod(A.shape) <= LARGEST_DENSE**2
+        failure = xp.where(regular, int(Status.INACCURATE), int(Status.SINGULAR))
+        return xp.where(is_right, int(Status.SUCCESS), failure)
 
 
 def dense_fallback(
@@ -223,7 +211,7 @@ def dense_fallback(
     if fits_as_a_whole(A) or is_iterative(method):
         with recording(detailed=True) as others:
             whole = perform(inverse(A, method))
-        if any(failed(info._status) is True for info in others):
+        if have_failed(others):
             return _passed(whole, [*reports, *others])
         report(Info(Status.FELL_BACK, message=why))
         return _passed(whole, others)
@@ -231,8 +219,7 @@ def dense_fallback(
     if refined is not None:
         report(Info(Status.FELL_BACK, message=f"{why}; it was refined"))
         return refined
-    for info in reports:
-        report(info)
+    report_all(reports)
     return ScaledIdentity(math.nan, A.shape[-1], like=A) if found is None else found
 
 
@@ -242,7 +229,7 @@ def _refined(A: LinearOperator, X: LinearOperator) -> LinearOperator | None:
     I = Identity(A.shape[-1])
     for _ in range(REFINEMENTS):
         X = Sum(X, Product(X, Sum(I, Scaled(-1.0, Product(A, X)))))
-        if _worst(A, verdict(A, X)) is Status.SUCCESS:
+        if worst(A.xp, verdict(A, X)) is Status.SUCCESS:
             return X
     return None
 
@@ -257,7 +244,7 @@ def condition(A: LinearOperator, A_inverse: LinearOperator) -> Array:
         if isinstance(A, Diagonal):
             size = xp.abs(xp.stop_gradient(A.d))
             return _finite(xp, xp.max(xp.max(size, axis=-1) / xp.min(size, axis=-1)))
-        p = xp.astype(probe(xp, A.shape[-1], A.dtype, A._context.device), A.dtype)
+        p = probe_of(A)
         products = [_norms(xp, B @ p) for B in (A, A_inverse)]
         return _finite(xp, xp.max(products[0] * products[1]) / xp.max(_norms(xp, p)) ** 2)
 
@@ -277,7 +264,7 @@ def size_of(A: LinearOperator) -> Array:
     """An estimate of |A|, the largest of a batch: from the image of a probe."""
     xp = A.xp
     with ignore_float_errors(xp):
-        p = xp.astype(probe(xp, A.shape[-1], A.dtype, A._context.device), A.dtype)
+        p = probe_of(A)
         return xp.max(_norms(xp, A @ p)) / xp.max(_norms(xp, p))
 
 
@@ -318,7 +305,7 @@ def settle_determinant(
     if visible is not None and fits_as_a_whole(A):
         report(Info(Status.FELL_BACK, method="LU", message=why))
         return perform(whole())
-    report_status(xp, xp.where(is_bad, int(Status.INACCURATE), int(Status.SUCCESS)), message=why)
+    report_failure(xp, (xp.logical_not(is_bad), Status.INACCURATE), message=why)
     return found
 
 
@@ -353,10 +340,6 @@ def is_level(D: Any) -> bool:
     values, ratio = host_value(D.xp, D.d), _weak_ratio(D.xp, D.dtype)
     if values is None or not values.size:
         return True
-    # Python's numbers are quicker than NumPy's arrays of few
-    if values.ndim == 1 and values.size <= FEW:
-        sizes = [abs(value) for value in values.tolist()]
-        return bool(min(sizes) >= ratio * max(sizes) > 0)
     size = np.abs(values)
     smallest, largest = size.min(axis=-1), size.max(axis=-1)
     return bool(np.all((smallest >= ratio * largest) & (smallest > 0)))
@@ -365,11 +348,7 @@ def is_level(D: Any) -> bool:
 def _weakness(D: Any, low_rank: Any, ratio: float) -> tuple[Array, Array]:
     """Whether each entry of D is weak, and what it may be exchanged for."""
     xp = D.xp
-    U, V, d = (
-        xp.stop_gradient(x)
-        for x in (low_rank.U, low_rank.U if low_rank.V is None else low_rank.V, D.d)
-    )
-    U = U if low_rank.core is None else xp.matmul(U, xp.stop_gradient(low_rank.core))
+    U, V, d = (xp.stop_gradient(x) for x in (*low_rank_sides(low_rank), D.d))
     size = xp.abs(d)
     s = xp.vector_norm(U, axis=-1) * xp.vector_norm(V, axis=-1)  # σ_i
     rank = min(U.shape[-1], V.shape[-1])
@@ -407,6 +386,4 @@ def report_weak_entries(low_rank: Any, D: Any) -> None:
         return
     weak, _ = _weakness(D, low_rank, float(xp.eps(D.dtype) ** (1 / 3)))
     why = "entries of the diagonal are too small beside the low-rank term for the determinant lemma"
-    report_status(
-        xp, xp.where(xp.any(weak), int(Status.INACCURATE), int(Status.SUCCESS)), message=why
-    )
+    report_failure(xp, (xp.logical_not(xp.any(weak)), Status.INACCURATE), message=why)

@@ -11,9 +11,9 @@ import numpy as np
 from ...backends import Array, get
 from ...dispatch import Cost, perform, rule
 from ...factors.dense import TriangularFactor
-from ...factors.host import SparseFactor, gohberg_semencul
+from ...factors.host import FixedFactor, gohberg_semencul
 from ...factors.inverse import Implicit, Inverse
-from ...factors.structured import BandedFactor, FourierFactor, TridiagonalFactor
+from ...factors.structured import BandedFactor, FourierFactor, TridiagonalFactor, lapack_band
 from ...info import Info, recording, report
 from ...methods.sparse_direct import SparseLU
 from ...methods.structured import columns_of_inverse
@@ -36,7 +36,7 @@ from ...operators import (
     Triangular,
     Tridiagonal,
 )
-from ...operators.banded import band_widths, natural_length
+from ...operators.banded import band_widths
 from ...operators.rewrites import is_compact
 from ...operators.unitary import pad_end
 from ...status import Status
@@ -45,12 +45,15 @@ from ..common import (
     host_value,
     identity_like,
     ignore_float_errors,
+    largest_rank,
+    outcome,
     reciprocal,
     reciprocal_spectrum,
+    report_all,
+    report_failure,
     report_status,
     report_values,
     reports_nonfinite,
-    square_size,
     to_computing_dtype,
 )
 from .auto import (
@@ -62,9 +65,18 @@ from .auto import (
     with_symmetry_of_entries,
 )
 from .cost import prefers_iteration, sparse_work
-from .dense import column_norms, probe
 from .elimination import is_left_to_residual
-from .inverse import LARGEST_DENSE, inv, inverse, kept
+from .inverse import (
+    check_square,
+    column_norms,
+    fits_as_a_whole,
+    inv,
+    inverse,
+    kept,
+    no_inverse,
+    probe,
+    probe_of,
+)
 
 # The inverse of families: known, by substitution, by Fourier transforms, along bands.
 
@@ -112,10 +124,7 @@ def inv_projection(A: Any, method: Any) -> LinearOperator:
 
 def rank_is_below_size(A: Any) -> bool:
     """Whether the factors are too narrow for an invertible matrix."""
-    return (
-        A.shape[-1] == A.shape[-2]
-        and min(A.U.shape[-1], (A.U if A.V is None else A.V).shape[-1]) < A.shape[-1]
-    )
+    return A.shape[-1] == A.shape[-2] and largest_rank(A) < A.shape[-1]
 
 
 @rule(inv, LowRank, when=rank_is_below_size)
@@ -136,10 +145,10 @@ def inv_low_rank(A: Any, method: Any) -> LinearOperator:
 @reports_nonfinite
 def inv_triangular(A: Any, method: Any) -> LinearOperator:
     """T^-1 b by substitution"""
-    square_size("inv", A, "an inverse", "Use pinv(A).")
+    check_square(A)
     if not A.unit:
         report_values(A.xp, A.xp.diagonal(A.A))
-    return Inverse(A, TriangularFactor._of(A.A, A.lower, A.unit, "N"))
+    return Inverse(A, TriangularFactor._of(A.A, A.lower, A.unit))
 
 
 def wraps_around(A: Any) -> bool:
@@ -183,42 +192,20 @@ def _by_fourier(A: Any, column: Array, grid: tuple[int, ...]) -> LinearOperator:
 def inv_tridiagonal(A: Any, method: Any) -> LinearOperator:
     """T^-1 b by elimination along three diagonals, in linear time"""
     factor = TridiagonalFactor._of(A.lower, A.diag, A.upper)
-    return judged_by_growth("inv_tridiagonal", A, factor, (A.lower, A.diag, A.upper))
+    return judged_by_growth(A, factor, (A.lower, A.diag, A.upper))
 
 
 @rule(inv, Banded, when=is_compact, direct=True)
 def inv_banded(A: Any, method: Any) -> LinearOperator:
     """B^-1 b by elimination within the band"""
-    return judged_by_growth("inv_banded", A, _banded_factor(A), A.diagonals)
+    widths = band_widths(A)
+    return judged_by_growth(A, BandedFactor._of(lapack_band(A, *widths), widths), A.diagonals)
 
 
-def _banded_factor(A: Any) -> LinearOperator:
-    xp, (lower, upper), n = A.xp, band_widths(A), A.n
-    by_offset = dict(zip(A.offsets, A.diagonals))
-
-    def row(k: int) -> Array:  # the k-th diagonal by columns: ab[u - k, j] = A[j - k, j]
-        d = by_offset.get(k)
-        zeros = [xp.zeros(size, dtype=A.dtype, device=A._context.device) for size in (max(k, 0), n)]
-        if d is None:
-            return xp.broadcast_to(zeros[1], (*A.batch_shape, n))
-        d = xp.broadcast_to(d, (*A.batch_shape, natural_length(k, n, n)))
-        before = xp.broadcast_to(zeros[0], (*A.batch_shape, max(k, 0)))
-        after = xp.zeros(
-            (*A.batch_shape, n - max(k, 0) - d.shape[-1]), dtype=A.dtype, device=A._context.device
-        )
-        return xp.concat([before, xp.astype(d, A.dtype), after], axis=-1)
-
-    return BandedFactor._of(
-        xp.stack([row(k) for k in range(upper, -lower - 1, -1)], axis=-2), (lower, upper)
-    )
-
-
-def judged_by_growth(
-    rule: str, A: LinearOperator, factor: LinearOperator, entries: Any
-) -> LinearOperator:
-    """The inverse by `factor`, found by this rule; reports if it grows, unless that is left to
-    the residual of a solve."""
-    if not is_left_to_residual(rule):
+def judged_by_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> LinearOperator:
+    """The inverse by `factor`; reports if it grows, unless that is left to the residual of a
+    solve."""
+    if not is_left_to_residual(A):
         report_growth(A, factor, entries)
     return Inverse(A, factor)
 
@@ -234,13 +221,13 @@ def report_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> Ar
     if 0 in A.shape:
         return xp.zeros(())
     with ignore_float_errors(xp):
-        p = xp.astype(probe(xp, n, A.dtype, A._context.device), A.dtype)
+        p = probe_of(A)
         x = factor._matmat(p)
         largest = xp.max(xp.stack([xp.max(xp.abs(e)) for e in entries if 0 not in e.shape]))
         growth = (
             MARGIN * n * xp.eps(A.dtype) * largest * column_norms(xp, x)[..., 0] / xp.vector_norm(p)
         )
-        status = xp.where(growth < 1, int(Status.SUCCESS), int(Status.SINGULAR))
+        status = outcome(xp, growth < 1, Status.SINGULAR)
         report_status(xp, xp.where(xp.isfinite(largest), status, int(Status.NONFINITE)))
     return growth
 
@@ -280,41 +267,37 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
         solver = inv_banded(Banded._of(lines, offsets, n, n), method).factor  # type: ignore[attr-defined]
         return Inverse(A, Implicit._of(A, solver, None))
     if not np.isfinite(values).all():
-        report(Info(Status.NONFINITE))
-        return ScaledIdentity(math.nan, n, like=A)
-    found = [
-        columns_of_inverse(each[n - 1 :], each[n - 1 :: -1])
-        for each in values.reshape(-1, 2 * n - 1)
-    ]
-    residual = max(each[2] for each in found)
-    x, y = (np.reshape([each[i] for each in found], (*A.batch_shape, n)) for i in (0, 1))
-    largest = np.abs(x).max(axis=-1)
-    # x_0 = 0 if the minor of size n - 1 is singular
-    if not residual < 1e-6 or bool((np.abs(x[..., 0]) <= 1e-8 * largest).any()):
-        if math.prod(A.shape) <= LARGEST_DENSE**2:
-            return perform(inverse(A, method))
-        report(
-            Info(
-                Status.INACCURATE,
-                message="the first column of the inverse was not found to the accuracy needed",
-            )
-        )
-    dtype = xp.result_type(to_computing_dtype(xp, A.col[..., :1]).dtype)
-    solver = gohberg_semencul(
-        xp, *(xp.asarray(z, dtype=dtype, device=A._context.device) for z in (x, y))
-    )
+        return no_inverse(A, Info(Status.NONFINITE))
+    solver, accurate = _from_columns(A)
     with recording() as reports:
         growth = host_value(xp, report_growth(A, solver, (A._diagonals(),)))
-    if (
-        not (growth < 100 * math.sqrt(xp.eps(dtype))).all()
-        and math.prod(A.shape) <= LARGEST_DENSE**2
-    ):
-        # The formula loses as many digits as the condition has; a factorisation keeps the residual
-        # small.
+    # The formula loses as many digits as the condition has; a factorisation keeps the residual
+    # small.
+    is_good = host_value(xp, accurate).all() and (growth < 100 * math.sqrt(xp.eps(A.dtype))).all()
+    if not is_good and fits_as_a_whole(A):
         return perform(inverse(A, method))
-    for info in reports:
-        report(info)
+    why = "the first and last columns of the inverse were not found to the accuracy needed"
+    report_failure(xp, (accurate, Status.INACCURATE), message=why)
+    report_all(reports)
     return Inverse(A, Implicit._of(A, solver, None))
+
+
+def _from_columns(A: Any) -> tuple[LinearOperator, Array]:
+    """T^-1 by its first and last columns, which the host finds, and whether they are so accurate,
+    and their common entry so far from zero, that they serve."""
+    xp, n = A.xp, A.shape[-1]
+    diagonals = xp.stop_gradient(to_computing_dtype(xp, A._diagonals()))[..., None]
+    both = xp.map_on_host(_both_columns, diagonals)[..., 0]
+    x, y = both[..., :n], xp.concat([both[..., n:], both[..., :1]], axis=-1)
+    size = xp.abs(x)
+    rows = xp.arange(n, device=A._context.device)
+    ends = xp.stack([rows == 0, rows == n - 1], axis=-1)  # e_1 and e_n
+    errors = xp.astype(ends, x.dtype) - A.detach() @ xp.stack([x, y], axis=-1)
+    residual = xp.vector_norm(errors, axis=(-2, -1))
+    # x_0 = 0 if the minor of size n - 1 is singular
+    serves = size[..., 0] > 1e-8 * xp.max(size, axis=-1)
+    accurate = xp.logical_and(residual < math.sqrt(xp.eps(x.dtype)), serves)
+    return gohberg_semencul(xp, x, y), accurate
 
 
 def used_diagonals(values: Any) -> Any:
@@ -345,16 +328,9 @@ def is_large_and_traced(A: Any) -> bool:
 def inv_traced_toeplitz(A: Any, method: Any) -> LinearOperator:
     """T^-1 from its first and last columns (Gohberg and Semencul), which the host finds when the
     program runs"""
-    xp, n = A.xp, A.shape[-1]
-    diagonals = xp.stop_gradient(A._diagonals())[..., None]
-    both = xp.map_on_host(_both_columns, diagonals)[..., 0]
-    x, y = both[..., :n], xp.concat([both[..., n:], both[..., :1]], axis=-1)
-    solver = gohberg_semencul(xp, x, y)
-    report_growth(A, solver, (diagonals,))
-    first = xp.astype(xp.arange(n, device=A._context.device) == 0, A.dtype)
-    residual = xp.vector_norm(first - (A @ x[..., None])[..., 0], axis=-1)
-    accurate = residual < math.sqrt(xp.eps(A.dtype))
-    report_status(xp, xp.where(accurate, int(Status.SUCCESS), int(Status.INACCURATE)))
+    solver, accurate = _from_columns(A)
+    report_growth(A, solver, (A._diagonals(),))
+    report_failure(A.xp, (accurate, Status.INACCURATE))
     return Inverse(A, Implicit._of(A, solver, None))
 
 
@@ -420,30 +396,25 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
     xp, structure = A.xp, A.structure
     values = np.asarray(host_value(xp, to_computing_dtype(xp, A.data)))
     if not np.isfinite(values).all():
-        report(Info(Status.NONFINITE, method="SuperLU"))
-        return ScaledIdentity(math.nan, A.shape[-1], like=A)
+        return no_inverse(A, Info(Status.NONFINITE, method="SuperLU"))
     definite = looks_definite(A)
     for symmetric in (True, False) if definite or structure.is_symmetric else (False,):
         ways = definite and symmetric, symmetric
         try:
-            factor = SparseFactor._of(
-                xp.stop_gradient(A.data),
-                structure,
-                SparseLU(values, structure.indptr, structure.columns, *ways),
-                "N",
-            )
+            lu = SparseLU(values, structure.indptr, structure.columns, *ways)
         except ArithmeticError:
             continue
-        if not symmetric or _reproduces(values, factor, structure):
+        if not symmetric or _reproduces(values, lu, structure):
+            factor = FixedFactor._of(lu, "N", A.shape, A._context)
             report_growth(A, factor, (A.data,))
             return Inverse(A, Implicit._of(A, factor, None))
-    if math.prod(A.shape) <= LARGEST_DENSE**2:
+    if fits_as_a_whole(A):
         return perform(inverse(A, method))  # which shows the rank
-    report(Info(Status.SINGULAR, method="SuperLU", message="a pivot is exactly zero"))
-    return ScaledIdentity(math.nan, A.shape[-1], like=A)
+    why = "a pivot is exactly zero"
+    return no_inverse(A, Info(Status.SINGULAR, method="SuperLU", message=why))
 
 
-def _reproduces(values: Any, factor: Any, structure: Any) -> bool:
+def _reproduces(values: Any, lu: Any, structure: Any) -> bool:
     """Whether elimination without pivoting was stable, as it is for a positive definite matrix,
     tried on one vector."""
     numpy = get("numpy")
@@ -451,6 +422,6 @@ def _reproduces(values: Any, factor: Any, structure: Any) -> bool:
         probe(numpy, structure.shape[0], values.dtype, None),
         (*values.shape[:-1], structure.shape[0], 1),
     )
-    x = factor.lu.solve(np.asarray(p, values.dtype), "N")
+    x = lu.solve(p, "N")
     residual = p - numpy.sparse_matmul(values, structure, x)
     return bool(np.linalg.norm(residual) <= math.sqrt(numpy.eps(values.dtype)) * np.linalg.norm(p))

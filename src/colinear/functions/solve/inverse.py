@@ -1,21 +1,387 @@
-"""The inverse, as an operator that keeps its factorisation."""
+"""The inverse, as an operator that keeps its factorisation: its base case, the dense factorisations
+of `inv`, `solve` and the determinants, how an answer is judged, and what follows if one fails."""
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
-from functools import partial, wraps
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...dispatch import Choice, function, perform
-from ...factors.inverse import Implicit, Inverse
+import numpy as np
+
+from ...backends import Array, adjoint
+from ...dispatch import Choice, Cost, function, perform
+from ...factors.dense import CholeskyFactor, CholeskyOrLUFactor, LDLFactor, LUFactor, qr_factor
+from ...factors.inverse import Implicit, Inverse, differentiable
 from ...factors.runs import multiplies_by_iteration
-from ...methods import Method
-from ...operators import LinearOperator
-from ...properties import UNITARY
-from ..common import identity_like, report_arrays, square_size
+from ...info import Info, is_detailed, report
+from ...methods import LDL, LU, QR, Auto, Cholesky, Method, fitting
+from ...operators import LinearOperator, ScaledIdentity
+from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
+from ...status import Status
+from ..common import (
+    MARGIN,
+    dense,
+    host_value,
+    identity_like,
+    ignore_float_errors,
+    is_traced_or_differentiated,
+    outcome,
+    report_arrays,
+    square_size,
+    values_are_seen,
+)
 from .auto import attempt, attempts, is_iterative, iterate, iterated, iterates
-from .cost import dense_work
-from .dense import factorise
+from .cost import dense_work, itemsize
+
+FEW = 4  # columns, which are looked at one by one
+
+
+def probe(xp: Any, n: int, dtype: Any, device: Any) -> Array:
+    """A column without symmetry or structure that a matrix might share."""
+    if xp.name == "numpy" and n <= 64:
+        return _small_probe(n, dtype)
+    p = xp.cos(xp.arange(n, dtype=xp.real_dtype(dtype), device=device))[:, None]
+    return p if p.dtype == dtype else xp.astype(p, dtype)
+
+
+def probe_of(A: LinearOperator) -> Array:
+    """A probe to multiply A by."""
+    return probe(A.xp, A.shape[-1], A.dtype, A._context.device)
+
+
+@functools.cache
+def _small_probe(n: int, dtype: Any) -> Array:
+    p = np.cos(np.arange(n))[:, None].astype(dtype)
+    p.flags.writeable = False
+    return p
+
+
+def squares(xp: Any, X: Array, axis: int = -2) -> Array:
+    """The sums of squares |x|^2 along an axis."""
+    return xp.real(xp.vecdot(X, X, axis=axis))
+
+
+def are_small(xp: Any, R: Array, B: Array, tol: float) -> bool:
+    """Whether |r| <= tol |b| for each column, for sure: false too where squares might overflow
+    or vanish, or there are NaN."""
+    r, b = squares(xp, R), squares(xp, B)
+    # Python's numbers are quicker than NumPy's arrays of few
+    if xp.name == "numpy" and r.size <= FEW:
+        return all(
+            x <= tol**2 * y and 1e-30 < tol**2 * y < 1e30
+            for x, y in zip(r.ravel().tolist(), b.ravel().tolist())
+        )
+    b = tol**2 * b
+    return bool(xp.all((r <= b) & (b > 1e-30) & (b < 1e30)))
+
+
+def column_norms(xp: Any, X: Array) -> Array:
+    """The norm of each column."""
+    return xp.vector_norm(X, axis=-2)
+
+
+def is_singular(xp: Any, A: Array) -> Array:
+    """Whether each matrix is singular to working accuracy: LU's solution for the probe tells."""
+    if 0 in A.shape:
+        return xp.zeros(A.shape[:-2], dtype=xp.bool, device=xp.device_of(A))
+    p = probe(xp, A.shape[-1], A.dtype, xp.device_of(A))
+    x = xp.lu_solve(*xp.lu_factor(A), xp.broadcast_to(p, (*A.shape[:-1], 1)))
+    largest = xp.max(xp.abs(A), axis=(-2, -1))
+    return xp.logical_not(
+        MARGIN * A.shape[-1] * xp.eps(A.dtype) * largest * xp.vector_norm(x, axis=(-2, -1))
+        < xp.vector_norm(p)
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+def reproduces(xp: Any, A: Array, again: Callable[[Array], Array]) -> Array:
+    """Whether a factorisation that read the lower triangle alone is one of A.
+
+    The product by the factors, `again(p)`, is compared with A p for a probe p.
+    """
+    p = probe(xp, A.shape[-1], A.dtype, xp.device_of(A))
+    size = xp.max(xp.abs(A), axis=(-2, -1)) * A.shape[-1]
+    error = xp.max(xp.abs(xp.matmul(A, p) - again(p)), axis=(-2, -1))
+    return error <= math.sqrt(xp.eps(A.dtype)) * size
+
+
+def times_adjoint(xp: Any, L: Array) -> Callable[[Array], Array]:
+    """p -> L L^H p"""
+    return lambda p: xp.matmul(L, xp.matmul(adjoint(xp, L), p))
+
+
+def mirrored(xp: Any, A: Array) -> Callable[[Array], Array]:
+    """p -> H p for the Hermitian H whose lower triangle is that of A."""
+    strict = xp.tril(A, -1)
+    d = xp.astype(xp.real(xp.diagonal(A)), A.dtype)[..., None]
+    return lambda p: xp.matmul(strict, p) + d * p + xp.matmul(adjoint(xp, strict), p)
+
+
+# Dense factorisations for `inv`, `solve` and the determinants: which one, how its answer is
+# judged, and what to do when it fails.
+#
+# positive semidefinite Cholesky -> LDL -> LU -> QR self-adjoint LDL -> LU -> QR any other LU -> QR
+#
+# An answer is judged with the matrix itself, which costs one product: by the residual of the right
+# sides, and by one more right side, a probe, whose solution grows as A^-1 does. So data that
+# contradict an annotation are noticed (Cholesky and LDL read one triangle only), and so are a
+# pivot growth that spoils LU and a matrix that is singular to working accuracy.
+#
+# Under tracing values cannot be seen, so nothing is retried: the annotations choose, Cholesky
+# gives way to LU inside the program, and the status is computed with the answer.
+
+
+REFINEMENTS = 2  # steps of iterative refinement before another factorisation is tried
+
+
+class Solution(NamedTuple):
+    """An answer and how good it is. `status` is per matrix, `residual` relative and per column;
+    `stable`: no other factorisation can do better."""
+
+    factor: LinearOperator
+    X: Array
+    status: Array
+    residual: Array
+    stable: bool
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+def candidates(A: LinearOperator, method: Method, differentiable: bool) -> list[str]:
+    """The factorisations to try, in order."""
+    if not isinstance(method, Auto):
+        # LDL has no derivative; LU gives the same answer.
+        return ["LU" if differentiable and isinstance(method, LDL) else method.name]
+    names = ["LU", "QR"]
+    if A.properties & SELF_ADJOINT and not differentiable:
+        names.insert(0, "LDL")
+    if A.properties & POSITIVE_SEMIDEFINITE:
+        names.insert(0, "Cholesky")
+    return names
+
+
+def factorise(
+    function: str,
+    A: LinearOperator,
+    B: Array | None,
+    method: Method | None,
+    finish: Callable[[Solution], Any],
+    like: Callable[[], Any],
+) -> Choice:
+    """The choice of a factorisation of A, from whose solution for the columns of B `finish`
+    makes the result."""
+    chosen = fitting(function, method, *FACTORISATIONS)
+    names = candidates(A, chosen, not values_are_seen(A))
+
+    def cost() -> Cost:
+        size = math.prod(A.shape)
+        return Cost(_FLOPS[names[0]] * A.shape[-1] * size, float(itemsize(A)) * size)
+
+    why = _WHY[names[0]] if isinstance(chosen, Auto) else "asked for"
+    return Choice(lambda: finish(_solution(A, B, chosen, names)), names[0], cost, why, like)
+
+
+_WHY = {
+    "Cholesky": "A is known to be positive semidefinite",
+    "LDL": "A is known to be self-adjoint",
+    "LU": "nothing is known of A",
+}
+FACTORISATIONS = (Cholesky, LDL, LU, QR)
+_FLOPS = {"Cholesky": 1 / 3, "LDL": 1 / 3, "LU": 2 / 3, "QR": 4 / 3}
+
+
+def _cholesky(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
+    L, ok = xp.cholesky(A)
+    return CholeskyFactor._of(L), xp.logical_not(ok)
+
+
+def is_of(xp: Any, name: str, factor: Any, A: Array) -> Array | None:
+    """Whether factors found from the lower triangle are those of A; None if all of A was read."""
+    if name == "Cholesky":
+        return reproduces(xp, A, times_adjoint(xp, factor.L))
+    if name == "LDL":  # it is stable, so that the matrix that it factored is the one that it read
+        return reproduces(xp, A, mirrored(xp, A))
+    return None
+
+
+def cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
+    """Cholesky, with LU in its place inside a traced program where it fails or does not give A."""
+    L, ok = xp.cholesky(A)
+    ok = xp.logical_and(ok, reproduces(xp, A, times_adjoint(xp, L)))
+    unmoved = xp.asarray(np.arange(A.shape[-1], dtype=np.int32), device=xp.device_of(A))
+    if xp.name == "jax":  # one of the two is run
+        kept = lambda L, A: (L, xp.broadcast_to(unmoved, A.shape[:-1]))
+        positive = xp.all(ok)
+        return CholeskyOrLUFactor._of(
+            *xp.cond(positive, kept, lambda L, A: xp.lu_factor(A), L, A), positive
+        ), None
+    # Both are run, and Cholesky's factors written as LU's, `L D^-1/2` and `D^1/2 L^H`.
+    d = xp.diagonal(L)
+    LU = xp.tril(L / d[..., None, :], -1) + xp.triu(d[..., :, None] * adjoint(xp, L))
+    other, swaps = xp.lu_factor(A)
+    return LUFactor._of(
+        xp.where(ok[..., None, None], LU, other), xp.where(ok[..., None], unmoved, swaps)
+    ), None
+
+
+MAKE: dict[str, Callable[[Any, Array], tuple[LinearOperator, Array | None]]] = {
+    "Cholesky": _cholesky,
+    "LDL": lambda xp, A: (LDLFactor._of(xp.ldl_factor(A)), None),
+    "LU": lambda xp, A: (LUFactor._of(*xp.lu_factor(A)), None),
+    "QR": qr_factor,
+}
+ONE_TRIANGLE = {
+    name: f"{name} reads the lower triangle alone, and A is not self-adjoint"
+    for name in ("Cholesky", "LDL")
+}
+_BROKEN = {"Cholesky": Status.NOT_POSITIVE_DEFINITE, "QR": Status.SINGULAR}
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+def _with_probe(xp: Any, B: Array | None, A: Array) -> Array:
+    p = probe(xp, A.shape[-1], A.dtype if B is None else B.dtype, xp.device_of(A))
+    if B is None:
+        return p
+    return xp.concat([B, p if B.ndim == 2 else xp.broadcast_to(p, (*B.shape[:-1], 1))], axis=-1)
+
+
+def _judge(
+    xp: Any, A: Array, B: Array, tol: float, name: str, factor: Any, broken: Any, X: Array
+) -> Solution:
+    """How well X solves A X = B, whose last column is the probe. `broken`: which factorisations
+    of this name broke down, None if none can."""
+    R = B - xp.matmul(A, X)
+    r, b, x = (column_norms(xp, Y) for Y in (R, B, X))
+    eps, n, largest = xp.eps(A.dtype), A.shape[-1], xp.max(xp.abs(A), axis=(-2, -1))
+    # |A^-1 p| / |p| is |A^-1| / sqrt(n) or so for a p without structure: where this exceeds 1, A is
+    # singular to working accuracy.
+    growth = MARGIN * n * eps * largest * (x[..., -1] / b[..., -1])
+    backward = r[..., -1] / (n * largest * x[..., -1] + b[..., -1])
+    columns = (r / xp.where(b == 0, 1, b))[..., :-1]
+    fine = backward <= math.sqrt(eps)
+    if columns.shape[-1]:
+        fine = xp.logical_and(fine, xp.all(columns <= tol, axis=-1))
+    status = outcome(xp, fine, Status.INACCURATE)
+    status = xp.where(growth < 1, status, int(Status.SINGULAR))
+    if broken is not None:
+        status = xp.where(broken, int(_BROKEN[name]), status)
+    finite = xp.logical_and(xp.isfinite(largest), xp.all(xp.isfinite(b), axis=-1))
+    status = xp.where(finite, status, int(Status.NONFINITE))
+    rounding = host_value(xp, backward)
+    return Solution(
+        factor, X, status, columns, rounding is not None and bool((rounding <= 10 * n * eps).all())
+    )
+
+
+def _is_plainly_right(xp: Any, A: Array, B: Array, X: Array, tol: float) -> bool:
+    """A sufficient test of what `_judge` looks at, cheap, and passed by most answers."""
+    n, eps = A.shape[-1], xp.eps(A.dtype)
+    if not are_small(xp, B - xp.matmul(A, X), B, min(tol, math.sqrt(eps))):
+        return False
+    if xp.name == "numpy" and A.ndim == X.ndim == 2:
+        size, x, p = (np.vdot(Y, Y).real for Y in (A, X[:, -1], B[:, -1]))
+        return bool((MARGIN * n * eps) ** 2 * size * x < p) and bool(size > 1e-30)
+    size = xp.sum(squares(xp, A, axis=-1), axis=-1)  # |A|_F^2
+    growth = (MARGIN * n * eps) ** 2 * size * squares(xp, X[..., -1], axis=-1)
+    return bool(xp.all((growth < squares(xp, B[..., -1], axis=-1)) & (size > 1e-30)))
+
+
+def worst(xp: Any, status: Array) -> Status | None:
+    """The worst of a batch, None under tracing."""
+    values = host_value(xp, status)
+    return None if values is None else Status(int(values.max(initial=0)))
+
+
+def solution(A: LinearOperator, B: Array | None, method: Method | None) -> Solution:
+    """The solution of A X = B by the chain of factorisations; reports how it went."""
+    chosen = fitting("solve", method, *FACTORISATIONS)
+    is_watched = is_traced_or_differentiated(A.xp, dense(A))
+    return _solution(A, B, chosen, candidates(A, chosen, is_watched))
+
+
+def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[str]) -> Solution:
+    """Factor A by these, in order, and solve for the columns of B (the probe alone if it is
+    None); reports how it went."""
+    xp, matrix = A.xp, dense(A)
+    if 0 in matrix.shape:
+        factor = LUFactor._of(*xp.lu_factor(matrix))
+        X = matrix[..., :0] if B is None else factor @ B
+        report(Info(method="LU"))
+        return Solution(factor, X, xp.zeros((), dtype=None), xp.zeros(X.shape[-1:]), True)
+    tol = chosen.tolerance(xp, A.dtype if B is None else xp.result_type(A.dtype, B.dtype))
+    is_traced = xp.is_traced(matrix) or (B is not None and xp.is_traced(B))
+    with ignore_float_errors(xp):
+        best, info = _first_right(
+            xp, matrix, _with_probe(xp, B, matrix), tol, names, is_traced, isinstance(chosen, Auto)
+        )
+    if info is not None:
+        report(info if B is not None else info.replace(residual=None))
+    return best
+
+
+def _first_right(
+    xp: Any, A: Array, B: Array, tol: float, names: list[str], is_traced: bool, is_free: bool
+) -> tuple[Solution, Info | None]:
+    """The solution by the first of these factorisations that is right, else by the best, and what
+    is to be reported; under tracing that of the first."""
+    held = xp.stop_gradient(A)  # to judge with
+    judge = functools.partial(_judge, xp, held, B, tol)
+    failures: list[str] = []
+    best, best_status, best_name = None, Status.NONFINITE, names[0]
+    while names:
+        name, *names = names
+        make = cholesky_or_lu if is_traced and is_free and name == "Cholesky" else MAKE[name]
+        factor, broken = make(xp, A) if name == "QR" else differentiable(xp, make, A)
+        X = factor._matmat(B)
+        is_first = not (failures or is_traced or is_detailed()) and name != "QR"
+        if is_first and _is_plainly_right(xp, held, B, X, tol):
+            return Solution(factor, X[..., :-1], None, None, True), None
+        found = judge(name, factor, broken, X)
+        status = worst(xp, found.status)
+        if status is None:
+            info = Info(found.status, residual=found.residual, method=name)
+            return found._replace(X=X[..., :-1]), info
+        for _ in range(REFINEMENTS):
+            if status != Status.INACCURATE:
+                break
+            X = found.X + factor._matmat(B - xp.matmul(A, found.X))
+            refined = judge(name, factor, broken, X)
+            if not _is_better(xp, refined, found):
+                break
+            found, status = refined, worst(xp, refined.status)
+        assert status is not None
+        if best is None or status <= best_status or name == "QR":
+            best, best_status, best_name = found, status, name
+        if status in (Status.SUCCESS, Status.NONFINITE):
+            break
+        failures.append(f"{name} failed ({status.name})")
+        if status is Status.SINGULAR or found.stable:
+            names = names[-1:]  # QR at once, which shows the rank: the others would find the same
+    assert best is not None
+    message = ", ".join(failures[:-1])
+    if best_status is Status.SUCCESS and failures:
+        message = f"{', '.join(failures)}; {best_name} gave the answer"
+        best_status = Status.FELL_BACK
+    elif best_status.is_failure and best_name in ONE_TRIANGLE:
+        is_mirrored = host_value(xp, reproduces(xp, held, mirrored(xp, held))).all()
+        message = message if is_mirrored else ONE_TRIANGLE[best_name]
+    info = Info(best_status, residual=best.residual, method=best_name, message=message)
+    return best._replace(X=best.X[..., :-1]), info
+
+
+def _is_better(xp: Any, new: Solution, old: Solution) -> bool:
+    a, b = (xp.to_numpy(s.residual) for s in (new, old))
+    return bool(a.size) and float(a.max()) < float(b.max())
+
+
+# --------------------------------------------------------------------------------------------------
 
 LARGEST_DENSE = 5000  # rows of a matrix that is still formed where a rule's own way fails
 
@@ -49,15 +415,33 @@ def inverse(A: LinearOperator, method: Method | None = None) -> Choice:
     >>> A_inverse @ np.array([2.0, 4.0])
     array([1., 1.])
     """
-    square_size("inv", A, "an inverse", "Use pinv(A).")
+    check_square(A)
     like = lambda: Inverse(A, identity_like(A))
     if is_iterative(method):
         return iterate(A, method, lambda: Inverse(A, iterated(A, method)), like)  # type: ignore[arg-type]
     if A.properties & UNITARY:
-        return Choice(partial(_adjoint, A), "adjoint", 0.0, "A is unitary: A^-1 = A^H", lambda: A.H)
+        return Choice(
+            functools.partial(_adjoint, A), "adjoint", 0.0, "A is unitary: A^-1 = A^H", lambda: A.H
+        )
     if iterates(A, method):
         return attempt(A, dense_work(A), None, lambda: Inverse(A, attempts(A, method)), like)
     return factorise("inv", A, None, method, lambda found: Inverse(A, found.factor), like)
+
+
+def check_square(A: LinearOperator) -> None:
+    """An error where A has no inverse because of its shape."""
+    square_size("inv", A, "an inverse", "Use pinv(A).")
+
+
+def fits_as_a_whole(A: LinearOperator) -> bool:
+    """Whether the matrix is small enough to be formed where a rule's own way fails."""
+    return math.prod(A.shape) <= LARGEST_DENSE**2
+
+
+def no_inverse(A: LinearOperator, info: Info) -> LinearOperator:
+    """NaN in place of an inverse that was not found; reports why."""
+    report(info)
+    return ScaledIdentity(math.nan, A.shape[-1], like=A)
 
 
 def _adjoint(A: LinearOperator) -> LinearOperator:
@@ -88,7 +472,7 @@ def by_equation(
     do, or are almost parallel.
     """
 
-    @wraps(found)
+    @functools.wraps(found)
     def inverse_of(A: Any, method: Any) -> Any:
         xp = A.xp
         if xp.is_compiling() or not xp.is_differentiated(*A.arrays()):

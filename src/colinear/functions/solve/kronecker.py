@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import Array, namespace_of
+from ...backends import Array, adjoint, namespace_of
 from ...dispatch import Choice, arrange, rule
 from ...factors.inverse import Inverse
-from ...factors.structured import SchurFactor, SpectralFactor, SylvesterFactor
+from ...factors.structured import SchurFactor, SpectralFactor
 from ...info import Info, report
 from ...operators import (
     Dense,
@@ -43,12 +43,12 @@ from ..common import (
     outer,
     reciprocal,
     reciprocal_spectrum,
-    report_status,
+    report_failure,
     values_are_seen,
 )
 from ..spectrum import eig, factors_self_adjoint, spectrum_by_factors
 from .elimination import dense_fallback, judged
-from .inverse import by_equation, inv
+from .inverse import by_equation, inv, no_inverse
 from .sums import kronecker_of_self_adjoint
 
 # --------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def _in_eigenvectors(
     visible = host_value(xp, fine)
     if visible is not None and not visible.all():
         return _by_schur_forms(A, kronecker, c, method)
-    report_status(xp, xp.where(fine, int(Status.SUCCESS), int(Status.INACCURATE)))
+    report_failure(xp, (fine, Status.INACCURATE))
     is_sum = isinstance(kronecker, KroneckerSum)
 
     values = reduce(
@@ -152,9 +152,8 @@ MOST_ROWS = 5000  # that are solved one by one, in Python
 
 
 def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperator:
-    """Where there is no good basis of eigenvectors: substitution in the Schur forms, by LAPACK
-    for two terms in NumPy (Bartels and Stewart), else row by row; as a matrix where derivatives
-    are recorded, of a batch and of a product."""
+    """Where there is no good basis of eigenvectors: substitution in the Schur forms, row by
+    row; as a matrix where derivatives are recorded, of a batch and of a product."""
     xp, terms = A.xp, kronecker.operands
     one_sum = isinstance(kronecker, KroneckerSum) and not A.batch_shape and A.dtype.itemsize >= 4
     rows = A.shape[-1] // max(terms[-1].shape[-1], 1)
@@ -168,21 +167,13 @@ def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperat
         len(first)
     )
     if not all(np.isfinite(M).all() for M in (first, *others)):
-        report(Info(Status.NONFINITE))
-        return ScaledIdentity(math.nan, A.shape[-1], like=A)
-    if xp.name == "numpy" and len(terms) == 2:
-        T, Q = schur(first, output="complex")
-        R, P = schur(others[0].T, output="complex")
-        # reports an eigenvalue of zero
-        reciprocal_spectrum(xp, np.add.outer(np.diag(T), np.diag(R)).reshape(-1))
-        return Inverse(A, SylvesterFactor._of(Q, T, P, R, "N", not A.is_complex))
+        return no_inverse(A, Info(Status.NONFINITE))
     triangles, bases = zip(*(schur(M, output="complex") for M in (first, *others)))
     put = lambda x: xp.asarray(x, dtype=xp.complex_dtype(A.dtype), device=A._context.device)
     reciprocal_spectrum(xp, put(reduce(np.add.outer, [np.diag(T) for T in triangles]).reshape(-1)))
-    factor = SchurFactor._of(
-        tuple(map(put, bases)), tuple(map(put, triangles)), "N", not A.is_complex
+    return Inverse(
+        A, SchurFactor._of(tuple(map(put, bases)), tuple(map(put, triangles)), not A.is_complex)
     )
-    return Inverse(A, factor)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -257,14 +248,10 @@ def pencil(
         gamma, beta, T = pencil(C, B, whole)
         return beta, gamma, T
     L, ok = xp.cholesky(dense_part(C, whole))
-    report_status(
-        xp,
-        xp.where(ok, int(Status.SUCCESS), int(Status.NOT_POSITIVE_DEFINITE)),
-        message=f"In {C._expression()}",
-    )
+    report_failure(xp, (ok, Status.NOT_POSITIVE_DEFINITE), message=f"In {C._expression()}")
     half = xp.solve_triangular(L, dense_part(B, whole))  # L^-1 B
-    middle = xp.solve_triangular(L, xp.conj(xp.matrix_transpose(half)))  # L^-1 B L^-H
-    values, Q = xp.eigh((middle + xp.conj(xp.matrix_transpose(middle))) / 2)
+    middle = xp.solve_triangular(L, adjoint(xp, half))  # L^-1 B L^-H
+    values, Q = xp.eigh((middle + adjoint(xp, middle)) / 2)
     ones = xp.ones(values.shape, dtype=values.dtype, device=xp.device_of(values))
     return values, ones, Dense(xp.solve_triangular(L, Q, adjoint=True))
 
@@ -282,13 +269,8 @@ def inv_kronecker_pencil(A: Any, method: Any) -> LinearOperator:
     found = [inv(in_context(factor, A), method, info=True) for factor in simple]
     for _, info in found:
         if failed(info.status) is True:
-            report(
-                info.replace(
-                    message="a factor is singular, so the other product cannot be divided by its "
-                    "product"
-                )
-            )
-            return ScaledIdentity(math.nan, A.shape[-1], like=A)
+            why = "a factor is singular, so the other product cannot be divided by its product"
+            return no_inverse(A, info.replace(message=why))
         report(info)
     quotient = Kronecker(
         *(Dense(inverse @ dense_part(B, A)) for (inverse, _), B in zip(found, other))

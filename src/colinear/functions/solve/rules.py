@@ -4,16 +4,15 @@ once."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ...backends import Array, is_array
-from ...dispatch import Choice, perform, rule
+from ...dispatch import perform, rule
 from ...factors.structured import LineFactor
 from ...info import Info, is_detailed, recording, report
-from ...methods import CG, GMRES, Auto
+from ...methods import CG, GMRES, Auto, Iterative
 from ...methods.structured import LEVINSON, solve_by_iterations
 from ...operators import (
     BlockDiag,
@@ -36,27 +35,28 @@ from ...operators import (
 from ...operators.rewrites import LARGE_GRID
 from ...operators.sparse_algebra import DIAGONAL, diagonal_of
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
-from ...status import combine, failed
+from ...status import failed
 from ..common import (
     MARGIN,
+    have_failed,
     host_value,
     ignore_float_errors,
     in_groups,
     is_half,
     is_traced_or_differentiated,
     is_vector,
+    once_each,
     reciprocal,
+    report_all,
     to_computing_dtype,
     values_are_seen,
 )
 from ..spectrum import eig
 from ..spectrum.components import diagonals_are_constant
 from . import System, apply_inverse, right_side, solve, solve_by_inverse
-from .auto import is_iterative
 from .compositions import blocks_are_alike
-from .dense import are_small, solution
 from .families import is_large_and_seen, is_narrow_band, used_diagonals
-from .inverse import all_square, inv
+from .inverse import all_square, are_small, inv, solution
 from .sums import capacitance_by_entries, low_rank_and_diagonal, rank_is_low
 
 # Solves whose residual is bounded by that of their parts, so that it need not be looked at with a
@@ -70,19 +70,19 @@ from .sums import capacitance_by_entries, low_rank_and_diagonal, rank_is_low
 
 # rows of a product of matrices that is formed: the work is less than that of looking at its factors
 TINY = 32
+FREE = (Auto, type(None))  # methods that leave the choice to us
 WORTH_A_BOUND = 10_000  # entries of a right side from which a bound costs less than it saves
 
 
-def unless_detailed(solution: Callable[[Any, Any, Any], Any], A: Any, b: Any, method: Any) -> Any:
-    """`solution(A, b, method)`; where an Info is asked for, by the inverse, of which more is
-    reported."""
-    return (solve_by_inverse if is_detailed() else solution)(A, b, method)
+def checked(A: Any, b: Any) -> Any:
+    """The right side, which has the shape of the solution."""
+    return right_side("solve", A, b)
 
 
 def is_plain(A: LinearOperator, b: Any, method: Any) -> bool:
     """Whether only the answer for arrays is asked for, not by an iteration, and its values can
     be seen."""
-    if getattr(method, "is_iterative", False) or isinstance(b, LinearOperator) or A.is_neutral:
+    if isinstance(method, Iterative) or isinstance(b, LinearOperator) or A.is_neutral:
         return False
     seen = A.xp.name == "numpy" or not any(
         is_traced_or_differentiated(A.xp, x) for x in (b, *A.arrays()) if is_array(x)
@@ -131,9 +131,8 @@ def factors_are_matrices(A: LinearOperator) -> bool:
 
 def is_tiny(A: Any, b: Any = None, method: Any = None) -> bool:
     """Whether the product of the factors is so small that it is formed."""
-    is_free = method is None or isinstance(method, Auto)
     return (
-        is_free
+        isinstance(method, FREE)
         and A.shape[-1] <= TINY
         and not A.batch_shape
         and factors_are_matrices(A)
@@ -141,11 +140,15 @@ def is_tiny(A: Any, b: Any = None, method: Any = None) -> bool:
     )
 
 
-@rule(solve, Kronecker, when=is_tiny)
+@rule(solve, Kronecker, when=is_tiny, like=checked)
 def solve_tiny_kronecker(A: Any, b: Any, method: Any) -> Any:
     """x by the matrix A ⊗ B, which costs less than to look at its factors"""
-    b = right_side("solve", A, b, A.shape[-1])
-    return Choice(lambda: unless_detailed(_by_product, A, b, method), like=lambda: b)
+    if is_detailed():
+        return solve_by_inverse(A, b, method)
+    whole = Dense._of(A.to_dense())._claim(A.properties)
+    with recording() as reports:
+        x = perform(solve_by_inverse(whole, checked(A, b), method))
+    return x if not reports else solve_by_inverse(A, b, method)
 
 
 def inverses_pay(A: Any, b: Any = None, method: Any = None) -> bool:
@@ -161,38 +164,25 @@ def inverses_pay(A: Any, b: Any = None, method: Any = None) -> bool:
     )
 
 
-@rule(solve, Kronecker, when=inverses_pay)
+def like_product(A: Any, b: Any, method: Any = None) -> Any:
+    """The right side, which has the shape of the solution, after a look at the inverse."""
+    inv(A, method)
+    return checked(A, b)
+
+
+@rule(solve, Kronecker, when=inverses_pay, like=like_product)
 def solve_kronecker(A: Any, b: Any, method: Any) -> Any:
     """x = (A^-1 ⊗ B^-1) b by A^-1 and B^-1 as matrices, whose own residuals bound that of the
     whole"""
-    b = right_side("solve", A, b, A.shape[-1])
-
-    def like() -> Array:
-        inv(A, method)
-        return b
-
-    return Choice(lambda: unless_detailed(_by_matrices, A, b, method), like=like)
-
-
-def _by_product(A: Any, b: Any, method: Any) -> Any:
-    """The solution by the matrix of a small product; by its factors one by one where that fails."""
-    with recording() as reports:
-        x = perform(solve_by_inverse(Dense._of(A.to_dense())._claim(A.properties), b, method))
-    return x if not reports else solve_by_inverse(A, b, method)
-
-
-def _by_matrices(A: Any, b: Any, method: Any) -> Any:
-    """The solution by the inverses of the factors as matrices, if these are good enough."""
-    xp, inverse, s = A.xp, inv(A, method), System.of(A, b)
-    if not isinstance(inverse, Kronecker):  # the method was not for the factors
-        return s.answer(apply_inverse(A, inverse, method, s))
+    if is_detailed():
+        return solve_by_inverse(A, b, method)
+    xp, inverse, s = A.xp, inv(A, method), System.of(A, checked(A, b), method)
     with ignore_float_errors(xp):
-        explicit = {id(W): W.to_dense() for W in inverse.operands}
-        matrices = [explicit[id(W)] for W in inverse.operands]
-        tol = (method or Auto()).tolerance(xp, xp.result_type(A.dtype, b.dtype))
-        if not _bound(xp, A.operands, matrices) <= tol or not bool(xp.all(xp.isfinite(b))):
-            return s.answer(apply_inverse(A, inverse, method, s))
-    return Kronecker(*map(Dense._of, matrices)) @ b
+        if isinstance(inverse, Kronecker):  # else the method was not for the factors
+            matrices = once_each(lambda W: W.to_dense(), inverse.operands)
+            if _bound(xp, A.operands, matrices) <= s.tol and bool(xp.all(xp.isfinite(s.b))):
+                return Kronecker(*map(Dense._of, matrices)) @ s.b
+        return apply_inverse(s, inverse)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -208,18 +198,13 @@ def blocks_are_alike_and_plain(A: Any, b: Any = None, method: Any = None) -> boo
     )
 
 
-@rule(solve, BlockDiag, when=blocks_are_alike_and_plain)
+@rule(solve, BlockDiag, when=blocks_are_alike_and_plain, like=checked)
 def solve_alike_blocks(A: Any, b: Any, method: Any) -> Any:
     """x_i = A_i^-1 b_i, many at once; |r_i| <= tol |b_i| for each block, so |r| <= tol |b|"""
-    b = right_side("solve", A, b, A.shape[-1])
-    return Choice(lambda: unless_detailed(_by_blocks, A, b, method), like=lambda: b)
-
-
-def _by_blocks(A: Any, b: Any, method: Any) -> Any:
-    """The solutions with all blocks, many at once."""
-    xp, blocks, n = A.xp, A.operands, A.operands[0].shape[-1]
-    B = b[:, None] if b.ndim == 1 else b
-    B = xp.reshape(B, (*B.shape[:-2], len(blocks), n, B.shape[-1]))
+    if is_detailed():
+        return solve_by_inverse(A, b, method)
+    xp, blocks, s = A.xp, A.operands, System.of(A, checked(A, b))
+    B = xp.reshape(s.B, (*s.B.shape[:-2], len(blocks), -1, s.B.shape[-1]))
     parts, start = [], 0
     with recording() as reports:
         for group in in_groups(xp, blocks):
@@ -228,13 +213,11 @@ def _by_blocks(A: Any, b: Any, method: Any) -> Any:
             )
             parts.append(solution(stacked, B[..., start : start + len(group), :, :], method).X)
             start += len(group)
-    if failed(combine([info._status for info in reports])) is True:
+    if have_failed(reports):
         return solve_by_inverse(A, b, method)  # which looks at the whole, and names the block
-    for info in reports:
-        report(info)
+    report_all(reports)
     X = xp.concat(parts, axis=-3)
-    X = xp.reshape(X, (*X.shape[:-3], A.shape[-1], X.shape[-1]))
-    return X[..., 0] if b.ndim == 1 else X
+    return s.answer(xp.reshape(X, (*X.shape[:-3], A.shape[-1], X.shape[-1])))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -242,31 +225,27 @@ def _by_blocks(A: Any, b: Any, method: Any) -> Any:
 
 def is_plain_correction(A: Any, b: Any = None, method: Any = None) -> bool:
     """Whether one D + U C V^H of low rank is given, and only the answer is asked for."""
-    is_free = method is None or isinstance(method, Auto)
-    return is_free and not A.batch_shape and is_plain(A, b, method) and rank_is_low(A)
+    return (
+        isinstance(method, FREE) and not A.batch_shape and is_plain(A, b, method) and rank_is_low(A)
+    )
 
 
-@rule(solve, Sum[LowRank, DIAGONAL], when=is_plain_correction, name="woodbury")  # type: ignore[misc]
+@rule(solve, Sum[LowRank, DIAGONAL], when=is_plain_correction, like=checked, name="woodbury")  # type: ignore[misc]
 def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
     """x = D^-1 (b - U y) for (I + C V^H D^-1 U) y = C V^H D^-1 b"""
-    b = right_side("solve", A, b, A.shape[-1])
-    return Choice(lambda: unless_detailed(_by_capacitance, A, b, method), like=lambda: b)
-
-
-def _by_capacitance(A: Any, b: Any, method: Any) -> Any:
-    """The solution without an operator on the way; that of `solve.py`, which says what is wrong,
-    where the residual is not small."""
-    xp, (low_rank, D) = A.xp, low_rank_and_diagonal(A)
-    d = (D.d if isinstance(D, Diagonal) else diagonal_of(D, A))[:, None]
-    B, tol = b[:, None] if b.ndim == 1 else b, (method or Auto()).tolerance(xp, A.dtype)
+    if is_detailed():
+        return solve_by_inverse(A, b, method)
+    xp, (low_rank, D), b = A.xp, low_rank_and_diagonal(A), checked(A, b)
+    d = D.d if isinstance(D, Diagonal) else diagonal_of(D, A)
+    d, B, U = d[:, None], b[:, None] if b.ndim == 1 else b, low_rank.U
     with recording() as reports, ignore_float_errors(xp):
         K, right = capacitance_by_entries(low_rank, d)
         scaled = B / d
-        X = scaled - xp.matmul(low_rank.U, solution(K, xp.matmul(right, scaled), None).X) / d
-        R = B - d * X - xp.matmul(low_rank.U, xp.matmul(right, X))
-        is_right = not reports and are_small(xp, R, B, tol)
+        X = scaled - xp.matmul(U, solution(K, xp.matmul(right, scaled), None).X) / d
+        R = B - d * X - xp.matmul(U, xp.matmul(right, X))
+        is_right = not reports and are_small(xp, R, B, (method or Auto()).tolerance(xp, A.dtype))
     if not is_right:
-        return solve_by_inverse(A, b, method)
+        return solve_by_inverse(A, b, method)  # which says what is wrong
     return X[..., 0] if b.ndim == 1 else X
 
 
@@ -278,10 +257,10 @@ def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
     """x_i = b_i / d_i: each entry is right to rounding, so there is no residual to look at"""
     if is_detailed() and not isinstance(b, LinearOperator):
         return solve_by_inverse(A, b, method)  # someone wants to see it all the same
+    b = checked(A, b)
     if not isinstance(A, Diagonal) or isinstance(b, LinearOperator):
-        return inv(A, method) @ right_side("solve", A, b, A.shape[-1])
-    b, inverse = right_side("solve", A, b, A.shape[-1]), reciprocal(A.d)
-    return inverse * b if b.ndim == 1 else inverse[..., None] * b
+        return inv(A, method) @ b
+    return reciprocal(A.d) * b if b.ndim == 1 else reciprocal(A.d)[..., None] * b
 
 
 # Systems on a grid whose operator is a Kronecker sum of two tridiagonal ones: one is diagonalised,
@@ -293,7 +272,7 @@ def lines_are_constant(A: Any, b: Any = None, method: Any = None) -> bool:
     of constant diagonals, in NumPy."""
     grid: Any = A.operands[0] if isinstance(A, Product) else A
     if (
-        is_iterative(method)
+        isinstance(method, Iterative)
         or isinstance(b, LinearOperator)
         or A.xp.name != "numpy"
         or grid.batch_shape
@@ -313,19 +292,16 @@ def lines_are_constant(A: Any, b: Any = None, method: Any = None) -> bool:
     )
 
 
-@rule(solve, KroneckerSum[Tridiagonal, Tridiagonal], when=lines_are_constant)  # type: ignore[misc]
-@rule(solve, Product[KroneckerSum[Tridiagonal, Tridiagonal], ...], when=lines_are_constant)  # type: ignore[misc]
+GRID: Any = KroneckerSum[Tridiagonal, Tridiagonal]  # type: ignore[misc]
+
+
+@rule(solve, GRID, when=lines_are_constant, like=checked)
+@rule(solve, Product[GRID, ...], when=lines_are_constant, like=checked)  # type: ignore[misc]
 def solve_by_lines(A: Any, b: Any, method: Any) -> Any:
     """(A ⊕ B) x = b is (A + λ I) y = c for each eigenvalue λ of B, after a sine transform along
     B: elimination in all at once"""
-    b = right_side("solve", A, b, A.shape[-1])
-    return Choice(lambda: _by_lines(A, b, method), like=lambda: b)
-
-
-def _by_lines(A: Any, b: Any, method: Any) -> Any:
-    grid: Any = A.operands[0] if isinstance(A, Product) else A
-    power = len(A.operands) if isinstance(A, Product) else 1
-    first, last = grid.operands
+    factors: Any = A.operands if isinstance(A, Product) else (A,)
+    power, (first, last) = len(factors), factors[0].operands
     values = eig(last)[0].astype(A.dtype)
     norm = float(
         np.max(np.abs(first.diag)) + 2 * np.max(np.abs(first.lower), initial=0) + values[-1]
@@ -337,13 +313,10 @@ def _by_lines(A: Any, b: Any, method: Any) -> Any:
             and pivots.min() > 0
             and np.isfinite(norm)
         )
-    if not safe:  # nearly singular, or not positive
-        return solve_by_inverse(A, b, method)
-    s = System.of(A, b)
-    with np.errstate(all="ignore"):
-        return s.answer(
-            apply_inverse(A, LineFactor._of(multipliers, pivots, power, norm**power), method, s)
-        )
+        if not safe:  # nearly singular, or not positive
+            return solve_by_inverse(A, b, method)
+        inverse = LineFactor._of(multipliers, pivots, power, norm**power)
+        return apply_inverse(System.of(A, checked(A, b), method), inverse)
 
 
 def _factored(T: Any, values: Any) -> tuple[Any, Any]:
@@ -374,7 +347,7 @@ def is_large(A: Any, b: Any = None, method: Any = None) -> bool:
 
     All values can be seen, and no band is so narrow that elimination is faster.
     """
-    if A.batch_shape or A.shape[-1] <= LEVINSON or not (method is None or isinstance(method, Auto)):
+    if A.batch_shape or A.shape[-1] <= LEVINSON or not isinstance(method, FREE):
         return False
     is_one = b is None or is_vector(b) or tuple(getattr(b, "shape", ()))[1:] == (1,)
     if (
@@ -390,35 +363,26 @@ def is_large(A: Any, b: Any = None, method: Any = None) -> bool:
     return bool(values[0] or values[-1]) or not is_narrow_band(used_diagonals(values), A.shape[-1])
 
 
-@rule(solve, Toeplitz, when=is_large, direct=True)
+@rule(solve, Toeplitz, when=is_large, like=checked, direct=True)
 def solve_toeplitz(A: Any, b: Any, method: Any) -> Any:
     """x by iterations with fast Fourier transforms, preconditioned by the nearest circulant"""
-    b = right_side("solve", A, b, A.shape[-1])
-
-    def run() -> Any:
-        found = _iterated(A, b, method)
-        return solve_by_inverse(A, b, method) if found is None else found
-
-    return Choice(run, like=lambda: b)
-
-
-def _iterated(A: Any, b: Any, method: Any) -> Any:
-    """The solution, or None where the iterations do not converge."""
-    xp, n = A.xp, A.shape[-1]
-    values = np.asarray(host_value(xp, to_computing_dtype(xp, A._diagonals())))
-    dtype = xp.result_type(A.dtype, b.dtype)
-    tol = (method or Auto()).tolerance(xp, dtype)
-    side = np.asarray(host_value(xp, to_computing_dtype(xp, b))).reshape(-1)
+    xp, n, s = A.xp, A.shape[-1], System.of(A, checked(A, b), method)
+    values, side = (
+        np.asarray(host_value(xp, x)) for x in (to_computing_dtype(xp, A._diagonals()), s.B)
+    )
     exact = np.result_type(values, side, np.float64)
     col, row, side = (
-        x.astype(exact, copy=False) for x in (values[n - 1 :], values[n - 1 :: -1], side)
+        x.astype(exact, copy=False)
+        for x in (values[n - 1 :], values[n - 1 :: -1], side.reshape(-1))
     )
-    found = solve_by_iterations(col, row, side, max(BETTER * tol, 1e-13), tol, xp.dtype_name(dtype))
-    if found is None:
-        return None
+    goal, dtype = max(BETTER * s.tol, 1e-13), xp.dtype_name(s.dtype)
+    found = solve_by_iterations(col, row, side, goal, s.tol, dtype)
+    if found is None:  # they do not converge
+        return solve_by_inverse(A, b, method)
     if is_detailed():
         report(Info(residual=xp.asarray(found[1]), method="FFT"))
-    return xp.reshape(xp.asarray(found[0], dtype=dtype, device=A._context.device), b.shape)
+    x = xp.asarray(found[0], dtype=s.dtype, device=A._context.device)
+    return xp.reshape(x, s.b.shape)
 
 
 # Convolutions of large grids with zeros around them: Krylov methods, preconditioned by the
@@ -428,21 +392,15 @@ def _iterated(A: Any, b: Any, method: Any) -> Any:
 def is_large_with_zeros_around(A: Any, b: Any = None, method: Any = None) -> bool:
     """Whether the grid has more than one dimension, many points, and zeros around it, and a
     solution is wanted by any method."""
-    if isinstance(b, LinearOperator) or not (method is None or isinstance(method, Auto)):
+    if isinstance(b, LinearOperator) or not isinstance(method, FREE):
         return False
     return A.boundary == "zero" and len(A.grid) > 1 and math.prod(A.grid) > LARGE_GRID
 
 
-@rule(solve, Convolution, when=is_large_with_zeros_around, direct=True)
+@rule(solve, Convolution, when=is_large_with_zeros_around, like=checked, direct=True)
 def solve_convolution_with_zeros(A: Any, b: Any, method: Any) -> Any:
     """x by CG or GMRES, preconditioned by the nearest periodic convolution, k_j ∏ (1 - |j_d| /
     n_d), which transforms invert"""
-    return Choice(
-        lambda: _by_iteration(A, b, method), like=lambda: right_side("solve", A, b, A.shape[-1])
-    )
-
-
-def _by_iteration(A: Any, b: Any, method: Any) -> Any:
     periodic, info = inv(nearest_periodic(A), info=True)
     limits: Any = {
         "tol": getattr(method, "tol", None),

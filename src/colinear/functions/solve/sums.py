@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import Array, namespace_of
+from ...backends import Array, adjoint, namespace_of
 from ...dispatch import arrange, rule
 from ...info import Info, labelled, report
 from ...operators import (
@@ -39,7 +39,7 @@ from ..matrix_functions.spectra import differentiable_inverse
 from ..spectrum import factors_self_adjoint, spectrum_by_factors
 from ..spectrum.rules import is_similarity
 from .elimination import dense_fallback, judged, strengthened, weak_entries
-from .inverse import by_equation, inv, inverse
+from .inverse import by_equation, inv, inverse, no_inverse
 
 # Inverses of low-rank corrections: Woodbury, Kailath, Sherman and Morrison.
 
@@ -128,9 +128,8 @@ def both_terms_are_positive(A: LinearOperator) -> bool:
     """Whether the sum is D + U U^H with D seen to be positive, so that nothing cancels in I +
     U^H D^-1 U."""
     low_rank, D = low_rank_and_diagonal(A)
-    if low_rank.V is not None or low_rank.core is not None:
-        return False
-    return not (isinstance(D, Diagonal) and D.xp.is_traced(D.d)) and is_positive(D)
+    is_seen = not (isinstance(D, Diagonal) and D.xp.is_traced(D.d))
+    return is_gram(low_rank) and is_seen and is_positive(D)
 
 
 @rule(inv, Sum[LowRank, DIAGONAL], when=rank_is_low_and_diagonal_strong)  # type: ignore[misc]
@@ -146,13 +145,13 @@ def _corrected_diagonal(A: Any, low_rank: Any, D: Any, method: Any) -> LinearOpe
     if len(weak := weak_entries(low_rank, D)):
         low_rank, D = strengthened(low_rank, D, weak)
     D_inverse = labelled("In the diagonal term", inv, D, method)
-    if low_rank.V is None and low_rank.core is None and is_positive(D):
+    if is_gram(low_rank) and is_positive(D):
         S, root = scaled_factor(low_rank.U, D_inverse)
-        K_inverse = labelled(CAPACITANCE, inv, capacitance_of(S), method)
+        K_inverse = labelled(CAPACITANCE, inv, _plus_identity(gram(S.A), True), method)
         return Sum(D_inverse, Scaled(-1.0, Product(root, S, K_inverse, S.H, root)))._claim(
             A.properties
         )
-    U, right = D_inverse @ low_rank.U, right_factor(low_rank)  # D^-1 U and C V^H
+    U, right = D_inverse @ low_rank.U, Dense._of(right_matrix(low_rank))  # D^-1 U and C V^H
     K_inverse = labelled(CAPACITANCE, inv, capacitance(A, low_rank, D, U), method)
     return Sum(D_inverse, Scaled(-1.0, Product(Dense._of(U), K_inverse, right, D_inverse)))._claim(
         A.properties
@@ -208,11 +207,11 @@ def kailath(A: Any, method: Any) -> LinearOperator:
         return woodbury(Sum(low_rank, rest)._claim(A.properties), method)
     rest_inverse, info = inv(rest, method, info=True)
     if failed(info.status) is True:
-        report(info.replace(message=NO_CORRECTION))  # then the whole is inverted, if it can be
-        return ScaledIdentity(math.nan, A.shape[-1], like=A)
+        # then the whole is inverted, if it can be
+        return no_inverse(A, info.replace(message=NO_CORRECTION))
     report(info)
     U = rest_inverse @ low_rank.U
-    right = right_factor(low_rank)
+    right = Dense._of(right_matrix(low_rank))
     K_inverse = labelled(CAPACITANCE, inv, capacitance(A, low_rank, rest, U), method)
     I = Identity(A.shape[-1])
     return Product(
@@ -220,35 +219,38 @@ def kailath(A: Any, method: Any) -> LinearOperator:
     )._claim(A.properties)
 
 
-def right_factor(low_rank: Any) -> LinearOperator:
+def right_matrix(low_rank: Any) -> Array:
     """C V^H"""
-    xp, V = low_rank.xp, low_rank.U if low_rank.V is None else low_rank.V
-    adjoint = Dense._of(V).H
-    return adjoint if low_rank.core is None else Dense._of(xp.matmul(low_rank.core, adjoint.A))
+    xp = low_rank.xp
+    right = adjoint(xp, low_rank.U if low_rank.V is None else low_rank.V)
+    return right if low_rank.core is None else xp.matmul(low_rank.core, right)
+
+
+def is_gram(low_rank: Any) -> bool:
+    """Whether the low-rank term is U U^H."""
+    return low_rank.V is None and low_rank.core is None
 
 
 def capacitance(A: Any, low_rank: Any, rest: LinearOperator, U: Any) -> LinearOperator:
     """I + C V^H A^-1 U, from U = A^-1 U: of the size of the rank; positive definite for U U^H
     and positive A."""
-    xp, right = A.xp, right_factor(low_rank)
-    inner = right @ U
+    is_positive = is_gram(low_rank) and rest.properties & POSITIVE_SEMIDEFINITE
+    return _plus_identity(low_rank.xp.matmul(right_matrix(low_rank), U), bool(is_positive))
+
+
+def _plus_identity(inner: Array, is_positive: bool) -> Dense:
+    xp = namespace_of(inner)
     K = Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=xp.device_of(inner)))
-    positive = (
-        low_rank.V is None and low_rank.core is None and rest.properties & POSITIVE_SEMIDEFINITE
-    )
-    return K._claim(POSITIVE_SEMIDEFINITE) if positive else K
+    return K._claim(POSITIVE_SEMIDEFINITE) if is_positive else K
 
 
 def capacitance_by_entries(low_rank: Any, d: Array) -> tuple[Dense, Array]:
     """I + C V^H D^-1 U, and C V^H, for the entries d of D as a column; both as matrices, and S^H
     S where that saves work."""
-    xp, U, V, core = low_rank.xp, low_rank.U, low_rank.V, low_rank.core
-    right = xp.conj(xp.matrix_transpose(U if V is None else V))
-    right = right if core is None else xp.matmul(core, right)
-    is_positive = V is None and core is None and not xp.is_complex(d) and bool(xp.min(d) > 0)
+    xp, U, right = low_rank.xp, low_rank.U, right_matrix(low_rank)
+    is_positive = is_gram(low_rank) and not xp.is_complex(d) and bool(xp.min(d) > 0)
     inner = gram(U / xp.sqrt(d)) if is_positive else xp.matmul(right, U / d)
-    K = Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=xp.device_of(inner)))
-    return K._claim(POSITIVE_SEMIDEFINITE) if is_positive else K, right
+    return _plus_identity(inner, is_positive), right
 
 
 def scaled_factor(U: Array, D_inverse: Any) -> tuple[Any, LinearOperator]:
@@ -264,18 +266,10 @@ def scaled_factor(U: Array, D_inverse: Any) -> tuple[Any, LinearOperator]:
     return Dense._of(root @ U), root
 
 
-def capacitance_of(S: Any) -> LinearOperator:
-    """I + S^H S, positive definite"""
-    xp, inner = S.xp, gram(S.A)
-    return Dense._of(
-        inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=xp.device_of(inner))
-    )._claim(POSITIVE_SEMIDEFINITE)
-
-
 def gram(S: Array) -> Array:
     """S^H S"""
     xp = namespace_of(S)
-    return xp.matmul(xp.conj(xp.matrix_transpose(S)), S)
+    return xp.matmul(adjoint(xp, S), S)
 
 
 # Inverses of other sums: shifts, and sums of Kronecker products.
