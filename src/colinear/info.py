@@ -273,14 +273,15 @@ def is_detailed() -> bool:
     return state.current is not None and state.current.is_detailed
 
 
-def report(info: Info) -> None:
+def report(info: Info, result: Any = None) -> Any:
     """Hand in the `Info` of a method: to the call of a function that is under way, else as a
-    warning if it is a failure."""
+    warning if it is a failure. Return the result, to which a warning of a compiled program is
+    tied."""
     current = state.current
-    if current is not None:
-        current.reports.append(info)
-    else:
-        deliver(info, "warn")
+    if current is None:
+        return deliver(info, "warn", result)
+    current.reports.append(info)
+    return result
 
 
 def reported() -> list[Info]:

@@ -49,11 +49,22 @@ def program(name: str) -> Any:
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_compiled_solve_has_no_callback_and_warns_of_failures(name: str) -> None:
     f = jax.jit(program(name))
-    runner = f.lower(0.0).compile()._executable.unsafe_call
-    assert not runner.has_host_callbacks and not runner.has_unordered_effects
+    for each in (f, jax.jit(jax.grad(lambda t: program(name)(t).sum()))):
+        runner = each.lower(0.0).compile()._executable.unsafe_call
+        assert not runner.has_host_callbacks and not runner.has_unordered_effects
     jax.block_until_ready(f(0.0))  # a warning would be an error
     with pytest.warns(co.ConvergenceWarning, match="^solve.*: [A-Z_]+: "):
         jax.block_until_ready(f(1.0))
+
+
+def test_an_inverse_that_is_applied_later_has_no_callback_and_warns() -> None:
+    f = jax.jit(
+        lambda b: co.inv(co.Sparse(tridiagonal(6)).to(backend="jax"), co.CG(max_iters=1)) @ b
+    )
+    runner = f.lower(jnp.ones(6)).compile()._executable.unsafe_call
+    assert not runner.has_host_callbacks and not runner.has_unordered_effects
+    with pytest.warns(co.ConvergenceWarning, match="CG: MAX_ITERATIONS"):
+        jax.block_until_ready(f(jnp.arange(6.0)))
 
 
 def test_a_batch_warns_once_and_only_where_something_failed() -> None:

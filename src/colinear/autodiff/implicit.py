@@ -59,8 +59,6 @@ class Equation:
     batch : int, optional
         How many batch dimensions all constants begin with, where the first is the matrix A itself
         and the solver takes more of them.
-    warns : bool
-        Whether `solve` may warn.
     """
 
     xp: Any
@@ -72,7 +70,6 @@ class Equation:
     first: Product | None = None
     aux: int = 0
     batch: int | None = None
-    warns: bool = False
     flipped: bool = False  # whether A is the adjoint of what the constants say
 
     def __call__(self, B: Array, constants: tuple, like: tuple | None = None) -> Array:

@@ -39,14 +39,11 @@ ACCURACY = 0.75  # the power of eps to which the systems of a derivative are sol
 LIMIT = 20  # times n: iterations
 
 
-def _report(xp: Any, outcome: Outcome, method: Any) -> None:
+def _reported(xp: Any, outcome: Outcome, method: Any) -> Array:
+    """The solution, which warns if it is none."""
     info: Info = described(xp, outcome, method, NO_MONITOR, False)
-    deliver(
-        info.replace(
-            message=f"This was a solve for a derivative of eigenvectors. {info.message}".rstrip()
-        ),
-        "warn",
-    )
+    message = f"This was a solve for a derivative of eigenvectors. {info.message}".rstrip()
+    return deliver(info.replace(message=message), "warn", outcome.X)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -73,10 +70,9 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
         tol = xp.eps(B.dtype) ** ACCURACY
         method, products = MINRES(), Products(lambda X: multiply(X, *parameters))
         outcome = method.algorithm(xp, products, B, tol=tol, max_iters=LIMIT * n)
-        _report(xp, outcome, method)
-        return outcome.X
+        return _reported(xp, outcome, method)
 
-    equation = Equation(xp, multiply, solve, (multiply, solve), count + 2, warns=True)
+    equation = Equation(xp, multiply, solve, (multiply, solve), count + 2)
 
     judge = functools.partial(judge_pairs, xp, True)
 
@@ -172,12 +168,11 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
             tol = xp.eps(B.dtype) ** ACCURACY
             method, products = GMRES(restart=100), Products(lambda X: multiply(X, *parameters))
             outcome = method.algorithm(xp, products, B, tol=tol, max_iters=LIMIT * n)
-            _report(xp, outcome, method)
-            return outcome.X
+            return _reported(xp, outcome, method)
 
         return multiply, solve
 
-    equation = Equation(xp, *bordered(False), bordered(True), count + 2, warns=True)
+    equation = Equation(xp, *bordered(False), bordered(True), count + 2)
 
     def judge(cotangents: tuple) -> Array:
         turn, G = cotangents

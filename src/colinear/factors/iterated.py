@@ -92,8 +92,7 @@ class Iterated(LinearOperator):
         """A^-1 B; reports how it went. `rounded`: the dtype that the answer will be given in, if
         it is a narrower one."""
         X, info = self.run(B, vector, rounded, warns=not is_detailed())
-        report(info)
-        return X
+        return report(info, X)
 
     def run(
         self, B: Array, vector: bool, rounded: Any = None, warns: bool = False
@@ -259,12 +258,14 @@ def _products(A: LinearOperator, M: LinearOperator | None, method: Any, dtype: A
     terms = sampled_terms(A, method) if method.needs_terms else None
     A, M = linearised(A), linearised(M)
     both = method.needs_adjoint or (terms is not None and terms.squared)
-    adjoints = (
-        _product(A.H if both else None, dtype),
-        _product(M.H if both and M is not None else None, dtype),
-    )
     return Products(
-        _product(A, dtype), adjoints[0], _product(M, dtype), adjoints[1], A.shape[-1], terms
+        multiply=_product(A, dtype),
+        adjoint=_product(A.H if both else None, dtype),
+        precondition=_product(M, dtype),
+        precondition_adjoint=_product(M.H if both and M is not None else None, dtype),
+        columns=A.shape[-1],
+        terms=terms,
+        take_vectors=True,
     )
 
 
@@ -345,7 +346,7 @@ def _equation(inverse: Iterated, watch: Monitor, tol: float, first: Any, aux: in
         return solve_for_derivative(inverse._replace(x0=None, consistent=False), B, watch, tol)
 
     return equation(
-        inverse, again, least_squares=inverse.method.least_squares, first=first, aux=aux, warns=True
+        inverse, again, least_squares=inverse.method.least_squares, first=first, aux=aux
     )
 
 
@@ -360,10 +361,8 @@ def solve_for_derivative(
     info = described(
         xp, outcome, method, watch._replace(vector=False), inverse.preconditioner is not None
     )
-    deliver(
-        info.replace(message=f"This was a solve for a derivative. {info.message}".rstrip()), "warn"
-    )
-    return outcome.X
+    info = info.replace(message=f"This was a solve for a derivative. {info.message}".rstrip())
+    return deliver(info, "warn", outcome.X)
 
 
 def _one_of_each(inverse: Iterated, B: Array) -> Array:
@@ -437,8 +436,7 @@ class Attempts(LinearOperator):
     def solve(self, B: Array, vector: bool) -> Array:
         """A^-1 B; reports how it went."""
         X, info = self.run(B, vector)
-        report(info)
-        return X
+        return report(info, X)
 
     def run(self, B: Array, vector: bool) -> tuple[Array, Info]:
         """A^-1 B by the first iteration that does not fail, else by the one that came closest."""

@@ -68,8 +68,8 @@ class Outcome(NamedTuple):
 
 class Products(NamedTuple):
     """What a method may multiply by: A, A^H, M and M^H, each None where it is not needed or not
-    there; the columns of A, None where they are as many as its rows; and, for methods that draw
-    from a sum, its terms."""
+    there; the columns of A, None where they are as many as its rows; for methods that draw from a
+    sum, its terms; and whether the products take vectors (n,) too, not blocks alone."""
 
     multiply: LinearMap
     adjoint: LinearMap | None = None
@@ -77,6 +77,7 @@ class Products(NamedTuple):
     precondition_adjoint: LinearMap | None = None
     columns: int | None = None
     terms: Any = None
+    take_vectors: bool = False
 
 
 class CycleStart(NamedTuple):
@@ -306,7 +307,7 @@ def solve_in_cycles(
     column computes with it so, which takes half the time to compile.
     """
     is_idle = options.get("watch", NO_MONITOR).is_idle
-    is_column = xp.is_functional and is_idle and B.ndim == 2 and B.shape[-1] == 1
+    is_column = xp.is_functional and is_idle and products.take_vectors and B.shape[1:] == (1,)
     if is_column:
         B, X0 = B[:, 0], None if X0 is None else X0[:, 0]
     solve = Solve(xp, products, B, **options)

@@ -16,7 +16,6 @@ from jax.interpreters import ad, batching, mlir
 
 from .arrays import is_complex
 from .closures import in_ordinary_modes
-from .host_warnings import warning_effects
 
 # derivatives
 # --------------------------------------------------------------------------------------------------
@@ -147,7 +146,7 @@ def linear_rule(rule: Any, x: tuple, constants: tuple = (), like: tuple | None =
         which pulls g back to the constants, None for those that do not move, where `back` is what g
         is for x. The last two are made of what can be differentiated. Optional are `aux`, how many
         of the last arrays of the answer are not part of it and have no derivative, and then
-        `again()`, the rule without them; and `warns`, whether `apply` may warn.
+        `again()`, the rule without them.
     like : tuple, optional
         Arrays of the shapes and dtypes of the answer. Then `apply` is not traced to find them out.
     """
@@ -172,7 +171,6 @@ class Program:
         )
         self.closed = functools.cache(trace)
         self.like = None if like is None else [jax.core.ShapedArray(x.shape, x.dtype) for x in like]
-        self.effects = warning_effects() if getattr(rule, "warns", False) else set()
 
     @property
     def jaxpr(self) -> Any:
@@ -195,7 +193,7 @@ class Program:
 
 def _shapes(*arrays: Any, rule: Any, count: int, program: Program) -> tuple[list, Any]:
     if program.like is not None:
-        return program.like, program.effects
+        return program.like, set()  # warnings are tied to what is computed
     closed = program.closed()
     return closed.out_avals, closed.effects
 
@@ -297,10 +295,6 @@ class Mapped:
     @property
     def aux(self) -> int:
         return _aux(self.rule)
-
-    @property
-    def warns(self) -> bool:
-        return getattr(self.rule, "warns", False)
 
     def again(self) -> Mapped:
         return Mapped(self.rule.again(), self.axes)

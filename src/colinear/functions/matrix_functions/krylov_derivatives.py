@@ -41,20 +41,18 @@ class KrylovRuns:
         Y, error, steps, status, _ = krylov._product(
             xp, self.f, self.method, A.T if transposed else A, X
         )
-        self._report(xp, error, steps, status)
-        return xp.astype(Y, X.dtype)
+        return xp.astype(self._reported(xp, Y, error, steps, status), X.dtype)
 
     def along(self, A: LinearOperator, moved: tuple, X: Array, transposed: bool = False) -> Array:
         """L(A, dA) X, or L(A^T, dA^T) X."""
         xp, groups = backends.namespace_of(X), []
         for group in self._groups(xp, A, X):
-            parts, run, (Y, *ended) = self._run(_along, (transposed,), A, tuple(moved), group)
-            self._report(xp, *ended)
+            parts, run, ended = self._run(_along, (transposed,), A, tuple(moved), group)
+            Y = self._reported(xp, *ended)
             B = _part(A.T if transposed else A, parts)
             for _ in range(parts - 1):  # d(e^B e^B x) = e^B d(e^B x) + L(B, dB) e^B x
                 group = self.times(B, group)
-                more, *ended = run(A, tuple(moved), group)
-                self._report(xp, *ended)
+                more = self._reported(xp, *run(A, tuple(moved), group))
                 Y = self.times(B, Y) + more
             groups.append(Y)
         return xp.astype(xp.concat(groups, axis=-1), X.dtype)
@@ -71,7 +69,7 @@ class KrylovRuns:
                 if parts > 1:
                     W, V, *ended = run(A, part, g)
                     part = self.times(B, part) if i < parts - 1 else part
-                self._report(xp, *ended)
+                W = self._reported(xp, W, *ended)
                 found = pullback(A, functools.partial(_times, xp, V, W.dtype, parts), W)
                 pulled.append([x for x in found if x is not None])
         return tuple(functools.reduce(operator.add, each) for each in zip(*pulled, strict=True))
@@ -106,7 +104,8 @@ class KrylovRuns:
         width = max(1, krylov._sizes(A, X, self.method)[1] // 4)
         return [X[..., i : i + width] for i in range(0, X.shape[-1], width)]
 
-    def _report(self, xp: Any, error: Array, steps: Any, status: Any) -> None:
+    def _reported(self, xp: Any, Y: Array, error: Array, steps: Any, status: Any) -> Array:
+        """Y, a product for a derivative, which warns if it failed."""
         info = Info(
             known_status(xp, status),
             matvecs=steps,
@@ -115,7 +114,7 @@ class KrylovRuns:
             function=self.f.name,
             message="This was a product for a derivative.",
         )
-        deliver(info, "warn")
+        return deliver(info, "warn", Y)
 
 
 def _times(xp: Any, V: Array, dtype: Any, parts: int, A: LinearOperator) -> Array:
