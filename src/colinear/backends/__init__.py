@@ -179,7 +179,6 @@ def places_like(xp: Any, X: Array) -> Array:
     return xp.arange(X.shape[-1], device=xp.device_of(X))
 
 
-@functools.lru_cache(maxsize=1024)
 def program(name: str, f: Callable, *static: Any) -> Callable:
     """`f(xp, *static, ...)` as a function of operators and arrays alone: compiled by JAX once for
     each structure and shape.
@@ -187,6 +186,12 @@ def program(name: str, f: Callable, *static: Any) -> Callable:
     `static` must have hashes; they, and f, say whether the program is there already.
     """
     xp = get(name)
+    # without the cache elsewhere, of which torch.compile warns
+    return _compiled(xp, f, *static) if xp.is_functional else functools.partial(f, xp, *static)
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(xp: Any, f: Callable, *static: Any) -> Callable:
     return xp.jit(functools.partial(f, xp, *static))
 
 
