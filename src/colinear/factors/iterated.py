@@ -22,8 +22,7 @@ from ..operators.context import Context, broadcast_batches
 from ..operators.tree import TEST_HOOKS, memo
 from ..properties import POSITIVE_SEMIDEFINITE
 from ..status import FIRST_FAILURE, Status, deliver, failed
-from .runs import check_inner_failures, outcome_when_run
-from .sampled import sampled_terms
+from .runs import check_inner_failures, outcome_when_run, sampled_terms
 
 # A^-1 (or A^+) applied by an iterative method: what an `Inverse` keeps where nothing was factored.
 

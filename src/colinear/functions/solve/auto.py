@@ -10,7 +10,7 @@ from ...backends import Array, namespace_of
 from ...dispatch import Choice, Cost
 from ...errors import BackendError, MethodError, ShapeError
 from ...factors.iterated import Attempts, Iterated, working_memory
-from ...factors.sampled import sampled_terms, seeded
+from ...factors.runs import sampled_terms, seeded
 from ...info import Info, recording
 from ...methods import CG, GMRES, LSMR, LSQR, MINRES, Auto, BiCGSTAB, Method
 from ...methods.base import Iterative

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...backends import Array, namespace_of, program
 from ...errors import MethodError
-from ...factors.sampled import sampled_terms, seeded
+from ...factors.runs import sampled_terms, seeded
 from ...info import Info, recording, report
 from ...methods.arnoldi import arnoldi
 from ...methods.iterate import Products
