@@ -104,7 +104,7 @@ BARS = {
     "tests of xp.name outside backends": 57,
     "(a) Woodbury, NumPy, n = 5000: frames": 165,
     "(a) files": 22,
-    "(b) logdet(Kronecker + c I), torch: frames": 240,  # 220
+    "(b) logdet(Kronecker + c I), torch: frames": 220,
     "(c) jitted CG with Jacobi, JAX: frames": 880,  # 450
     "(c) frames from solve to a step": 16,  # 15
     "(c) times a step is traced: solve": 1,

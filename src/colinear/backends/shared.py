@@ -146,10 +146,12 @@ def through_single(
     def decorate(function: Callable) -> Callable:
         @functools.wraps(function)
         def wrapped(*arguments: Any, **options: Any) -> Any:
-            given = [x.dtype for x in arguments if hasattr(x, "dtype")]
-            half = next((dtype for dtype in given if dtype in halves), None)
+            half = None
+            for x in arguments:
+                half = x.dtype if getattr(x, "dtype", None) in halves else half
             if half is None:
                 return function(*arguments, **options)
+            given = [x.dtype for x in arguments if hasattr(x, "dtype")]
             result = function(*(widen(x) for x in arguments), **options)
             # pivots are integers
             is_half = all(dtype in halves or "int" in str(dtype) for dtype in given)

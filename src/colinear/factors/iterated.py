@@ -117,10 +117,7 @@ class Iterated(LinearOperator):
                 outcome = outcome_when_run(self, B, watch, tol, warns)
                 X = outcome.X
             else:
-                run = program("jax", _solution, method, watch, tol) if xp.name == "jax" else None
-                X, outcome = (
-                    _solution(xp, method, watch, tol, self, B) if run is None else run(self, B)
-                )
+                X, outcome = program(xp.name, _solution, method, watch, tol)(self, B)
             factor = _extreme_factor(self, B, outcome)
             if factor is not None:
                 X, info = _rescaled(self, factor).run(B, vector, rounded)

@@ -70,6 +70,8 @@ def count_nonzero(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> 
 
 
 def prod(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
+    if isinstance(axis, int):
+        return torch.prod(x, axis, keepdims)
     # torch takes one axis at a time
     for one in sorted((a % x.ndim for a in _axes(x, axis)), reverse=True):
         x = torch.prod(x, one, keepdims)

@@ -115,7 +115,8 @@ _REAL_OF = {torch.complex32: float16, complex64: float32, complex128: float64}
 
 def real_dtype(dtype: Any) -> torch.dtype:
     # not to_real(): Dynamo (2.13) does not trace it
-    return _REAL_OF.get(dtype_from(dtype), dtype_from(dtype))
+    dtype = dtype_from(dtype)
+    return _REAL_OF.get(dtype, dtype)
 
 
 def complex_dtype(dtype: Any) -> torch.dtype:
@@ -148,6 +149,8 @@ def asarray(x: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
 
 
 def astype(x: Any, dtype: Any) -> torch.Tensor:
+    if dtype is x.dtype:
+        return x
     dtype = dtype_from(dtype)
     if x.is_complex() and not dtype.is_complex:
         x = x.real  # torch warns that it discards the imaginary part
