@@ -105,8 +105,9 @@ class SparseLU(HostFactor):
         matrix = csc_array(stacked_matrix(data, indptr, columns))
         options: dict[str, Any] = {}
         if is_triangular(indptr, columns):
-            # Elimination in the given order changes nothing, and fills in nothing.
-            options = {"permc_spec": "NATURAL", "diag_pivot_thresh": 0.0}
+            # Elimination in the given order changes nothing, and fills in nothing, if no columns
+            # are made alike (relax) to go together.
+            options = {"permc_spec": "NATURAL", "diag_pivot_thresh": 0.0, "relax": 1}
         elif definite or symmetric:
             threshold = 0.0 if definite else 0.1
             options = {
@@ -290,8 +291,13 @@ class IncompleteCholesky(HostFactor):
         L = csc_array(diags_array(root[self.order]) @ L)
         # Triangular already: elimination in the given order changes nothing, and SuperLU's solves
         # are compiled.
-        options = {"permc_spec": "NATURAL", "diag_pivot_thresh": 0.0, "options": {"Equil": False}}
-        self.factor = splu(csc_array(L, dtype=data.dtype), **options)
+        self.factor = splu(
+            csc_array(L, dtype=data.dtype),
+            permc_spec="NATURAL",
+            diag_pivot_thresh=0.0,
+            relax=1,
+            options={"Equil": False},
+        )
         self.flops = 4.0 * L.nnz
 
     def solve_columns(self, B: Any, form: str) -> Any:
