@@ -304,7 +304,11 @@ class LinearOperator(Tree, Protocols):
         return self._matmat(x[:, None])[..., 0]
 
     def _rmatmat(self, X: Array, /) -> Array:
-        """A^H X = conj(A^T conj(X)), by the framework's linear transpose of `_matmat`."""
+        """A^H X by the adjoint of the family, or conj(A^T conj(X)) by the framework's linear
+        transpose of `_matmat`."""
+        image = self.H
+        if not isinstance(image, (transposed.Adjoint, transposed.Transpose)):
+            return image._matmat(X)
         xp = namespace_of(X)
         batch = broadcast_batches(self.batch_shape, X.shape[:-2])
         own = self._context.dtype  # None in neutral operators
