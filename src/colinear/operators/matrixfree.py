@@ -135,7 +135,7 @@ class MatrixFree(LinearOperator):
         return self._call("matmat", self.multiply, X, self.sizes[-2])
 
     def _rmatmat(self, X: Array) -> Array:
-        if namespace_of(X).name == "numpy":
+        if self.multiply_adjoint is None and namespace_of(X).name == "numpy":
             raise BackendError(
                 "MatrixFree: the adjoint (or transpose) is needed, and NumPy cannot derive it "
                 "from matmat. "
