@@ -111,7 +111,9 @@ def expand(xp: Any, h: Array, V: Array) -> Array:
 def orthogonalise(xp: Any, V: Array, w: Array) -> tuple[Array, Array]:
     """w less its components along the rows of V, and these: one pass of Gram and Schmidt."""
     h = project(xp, V, w)
-    return w - expand(xp, h, V), h
+    rest = expand(xp, -h, V)
+    rest += w  # in place but in JAX: vectors may be what fills the memory
+    return rest, h
 
 
 def rotate(xp: Any, V: Array, Y: Array, count: Any, last: Any) -> Array:

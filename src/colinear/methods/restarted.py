@@ -315,8 +315,9 @@ class Restarted:
         V = rotate(xp, s.V, Q, p, s.j)
         orthogonal = lambda w: direction(xp, V, None, w, p)[0]
         if xp.is_functional or s.again:
-            random = fresh(xp, self.noise, s.draws)
-            w = pick(xp, s.again, orthogonal(xp.astype(random, w.dtype)), w)
+            # random numbers without a name: they are freed when they have been used
+            other = orthogonal(xp.astype(fresh(xp, self.noise, s.draws), w.dtype))
+            w = pick(xp, s.again, other, w)
         V = put_row(xp, V, p, orthogonal(w))
         return s._replace(
             V=V,
