@@ -214,3 +214,13 @@ def test_a_sum_with_the_adjoint_is_self_adjoint(framework):
 def test_what_was_claimed_of_a_sum_holds_of_the_longer_sum():
     A, B = co.Dense(M), co.Dense(np.triu(M))
     assert (co.SelfAdjoint(A + B) + I).isa(co.SelfAdjoint) and not (A + B + I).isa(co.SelfAdjoint)
+
+
+def test_a_number_times_a_multiple_of_the_identity_keeps_its_dtype():
+    """NumPy makes a number of an array without dimensions, whose dtype is not lost."""
+    A = 2.0 * (
+        co.Zero(3, 3, like="numpy", dtype="float32")
+        + co.ScaledIdentity(np.array(1.5, "float32"), 3)
+    )
+    assert A.dtype == np.float32
+    assert all(factor.dtype == np.float32 for factor in co.lu(A))

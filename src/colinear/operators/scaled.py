@@ -213,7 +213,7 @@ def beside(c: Any, ndim: int = 1) -> Any:
 
 
 def _scaled_identity(c: Any, A: Any) -> ScaledIdentity:
-    if namespace_of(c) is None:  # a number, whose dtype A has been told
+    if type(c) in (int, float, complex):  # numbers of NumPy's have a dtype of their own
         return ScaledIdentity._of(c, A.n, A.context)
     return ScaledIdentity(c, A.n, like=A)
 
