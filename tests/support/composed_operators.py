@@ -33,7 +33,7 @@ from colinear.operators import (
 from colinear.properties import PD, PSD, SelfAdjoint, Stiefel, Symmetric, Unitary
 from support.stored_operators import draw
 
-N = 5  # the same in all makers: JAX compiles every new shape
+N = 6  # see stored_operators
 
 
 def matrix(xp, dtype, batch, rng, m=N, n=None, shift=2.0):
@@ -125,7 +125,7 @@ def product_tall(xp, dtype, batch, rng):
 
 def product_with_permutation(xp, dtype, batch, rng):
     A, a = matrix(xp, dtype, batch, rng)
-    perm = np.array([2, 0, 4, 3, 1])
+    perm = np.array([2, 0, 4, 5, 3, 1])
     return Permutation(perm) @ Dense(A), a[..., perm, :]
 
 
@@ -217,10 +217,10 @@ def kronecker_sum_self_adjoint(xp, dtype, batch, rng):
 
 
 def block_diagonal(xp, dtype, batch, rng):
-    (A, a), (d, exact) = matrix(xp, dtype, batch, rng, 2), draw(xp, dtype, (*batch, 3), rng, 2)
-    zeros = np.zeros((*a.shape[:-2], 2, 3))
+    (A, a), (d, exact) = matrix(xp, dtype, batch, rng, 2), draw(xp, dtype, (*batch, 4), rng, 2)
+    zeros = np.zeros((*a.shape[:-2], 2, 4))
     return BlockDiag(Dense(A), Diagonal(d)), np.block(
-        [[a, zeros], [adjoint(zeros), exact[..., None] * np.eye(3)]]
+        [[a, zeros], [adjoint(zeros), exact[..., None] * np.eye(4)]]
     )
 
 
@@ -233,28 +233,28 @@ def block_diagonal_rectangular(xp, dtype, batch, rng):
 
 
 def block(xp, dtype, batch, rng):
-    (A, a), (D, d) = matrix(xp, dtype, batch, rng, 2), matrix(xp, dtype, batch, rng, 3)
+    (A, a), (D, d) = matrix(xp, dtype, batch, rng, 2), matrix(xp, dtype, batch, rng, 4)
     (B, b), (C, c) = (
-        matrix(xp, dtype, batch, rng, 2, 3, shift=0.0),
-        matrix(xp, dtype, batch, rng, 3, 2, shift=0.0),
+        matrix(xp, dtype, batch, rng, 2, 4, shift=0.0),
+        matrix(xp, dtype, batch, rng, 4, 2, shift=0.0),
     )
     return Block([[Dense(A), Dense(B)], [Dense(C), Dense(D)]]), np.block([[a, b], [c, d]])
 
 
 def block_saddle(xp, dtype, batch, rng):
-    (A, a), (B, b) = hermitian(xp, dtype, batch, rng, 4, 3.0), matrix(xp, dtype, batch, rng, 1, 4)
+    (A, a), (B, b) = hermitian(xp, dtype, batch, rng, 5, 3.0), matrix(xp, dtype, batch, rng, 1, 5)
     C = Dense(B)
     zeros = np.zeros((*b.shape[:-2], 1, 1))
     return Block([[PD(Dense(A)), C.H], [C, None]]), np.block([[a, adjoint(b)], [b, zeros]])
 
 
 def side_by_side(xp, dtype, batch, rng):
-    (A, a), (B, b) = matrix(xp, dtype, batch, rng, 2), matrix(xp, dtype, batch, rng, 2, 3)
+    (A, a), (B, b) = matrix(xp, dtype, batch, rng, 3), matrix(xp, dtype, batch, rng, 3, 3)
     return hstack(Dense(A), Dense(B)), np.concatenate([a, b], axis=-1)
 
 
 def one_above_the_other(xp, dtype, batch, rng):
-    (A, a), (B, b) = matrix(xp, dtype, batch, rng, 2), matrix(xp, dtype, batch, rng, 3, 2)
+    (A, a), (B, b) = matrix(xp, dtype, batch, rng, 3), matrix(xp, dtype, batch, rng, 3, 3)
     return vstack(Dense(A), Dense(B)), np.concatenate([a, b], axis=-2)
 
 
@@ -287,20 +287,20 @@ def conjugate_of_sum(xp, dtype, batch, rng):
 
 
 def sliced_principal(xp, dtype, batch, rng):
-    col, exact = draw(xp, dtype, (6,), rng, [3.0, 0, 0, 0, 0, 0])
-    i, j = np.indices((6, 6))
+    col, exact = draw(xp, dtype, (8,), rng, [3.0, 0, 0, 0, 0, 0, 0, 0])
+    i, j = np.indices((8, 8))
     full = np.where(i >= j, exact[np.abs(i - j)], np.conj(exact[np.abs(i - j)]))
     full[i == j] = exact[0].real if np.iscomplexobj(exact) else exact[0]
     if "complex" in dtype:
         col = xp.set_at(col, 0, xp.real(col[0]))
-    keep = np.array([4, 0, 2, 5, 1])
+    keep = np.array([4, 0, 7, 2, 5, 1])
     return Toeplitz(col)[np.ix_(keep, keep)], full[np.ix_(keep, keep)]
 
 
 def sliced_of_kronecker(xp, dtype, batch, rng):
-    (A, a), (B, b) = matrix(xp, dtype, batch, rng, 2), matrix(xp, dtype, batch, rng, 3)
-    return Sliced(Kronecker(Dense(A), Dense(B)), slice(1, 6), slice(1, 6)), kron(a, b)[
-        ..., 1:6, 1:6
+    (A, a), (B, b) = matrix(xp, dtype, batch, rng, 2), matrix(xp, dtype, batch, rng, 4)
+    return Sliced(Kronecker(Dense(A), Dense(B)), slice(1, 7), slice(1, 7)), kron(a, b)[
+        ..., 1:7, 1:7
     ]
 
 
@@ -344,7 +344,7 @@ def hidden(xp, dtype, batch, rng):
 
 
 def annotated_self_adjoint(xp, dtype, batch, rng):
-    A, a = hermitian(xp, dtype, batch, rng, shift=np.diag([2.0, -2.0, 1.0, -1.0, 3.0]))
+    A, a = hermitian(xp, dtype, batch, rng, shift=np.diag([2.0, -2.0, 1.0, -1.0, 3.0, -3.0]))
     return SelfAdjoint(Dense(A)), a
 
 
@@ -402,16 +402,16 @@ def kronecker_sum_with_neutral_shift(xp, dtype, batch, rng):
 
 
 def block_diagonal_with_neutral_parts(xp, dtype, batch, rng):
-    A, a = matrix(xp, dtype, batch, rng, 2)
+    A, a = matrix(xp, dtype, batch, rng, 3)
     dense = np.zeros((*a.shape[:-2], N, N), a.dtype)
-    dense[..., :2, :2], dense[..., 2, 2], dense[..., 3, 4], dense[..., 4, 3] = a, 1, 1, 1
+    dense[..., :3, :3], dense[..., 3, 3], dense[..., 4, 5], dense[..., 5, 4] = a, 1, 1, 1
     return BlockDiag(Dense(A), Identity(1), Permutation([1, 0])), dense
 
 
 def block_with_neutral_parts(xp, dtype, batch, rng):
-    A, a = matrix(xp, dtype, batch, rng, 2, 3, 0.0)
-    zeros, ones = np.zeros((*a.shape[:-2], 3, 2)), np.broadcast_to(np.eye(3), (*a.shape[:-2], 3, 3))
-    return Block([[3 * Identity(2), Dense(A)], [Zero(3, 2), Identity(3)]]), np.block(
+    A, a = matrix(xp, dtype, batch, rng, 2, 4, 0.0)
+    zeros, ones = np.zeros((*a.shape[:-2], 4, 2)), np.broadcast_to(np.eye(4), (*a.shape[:-2], 4, 4))
+    return Block([[3 * Identity(2), Dense(A)], [Zero(4, 2), Identity(4)]]), np.block(
         [[ones[..., :2, :2] * 3, a], [zeros, ones]]
     )
 
@@ -423,7 +423,7 @@ def hadamard_with_neutral_identity(xp, dtype, batch, rng):
 
 def sum_of_permutations(xp, dtype, batch, rng):
     A, a = matrix(xp, dtype, batch, rng)
-    perm = np.array([2, 0, 4, 3, 1])
+    perm = np.array([2, 0, 4, 5, 3, 1])
     return Dense(A) + 0.5 * Permutation(perm), a + 0.5 * np.eye(N)[perm]
 
 

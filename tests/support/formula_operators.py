@@ -20,7 +20,7 @@ from colinear.operators.matrixfree import MatrixFree
 from colinear.operators.toeplitz import Circulant, Convolution, Toeplitz
 from colinear.operators.unitary import FFT, Sine
 
-N = 5
+N = 6  # see stored_operators
 
 
 def exact(xp: Any, array: Any) -> np.ndarray:
@@ -71,7 +71,7 @@ def toeplitz(xp, dtype, batch, rng):
 
 
 def toeplitz_tall(xp, dtype, batch, rng):
-    col, c = draw(xp, dtype, (7,), rng, first(7, 3.0))
+    col, c = draw(xp, dtype, (N,), rng, first(N, 3.0))
     row, r = draw(xp, dtype, (*batch, 3), rng)
     return Toeplitz(col, row), toeplitz_matrix(c, r)
 
@@ -82,10 +82,10 @@ def circulant(xp, dtype, batch, rng):
     return Circulant(col), c[..., (i[:, None] - i) % N]
 
 
-def circulant_even(xp, dtype, batch, rng):
-    col, c = draw(xp, dtype, (*batch, 6), rng, first(6, 3.0))
-    i = np.arange(6)
-    return Circulant(col), c[..., (i[:, None] - i) % 6]
+def circulant_odd(xp, dtype, batch, rng):
+    col, c = draw(xp, dtype, (*batch, 5), rng, first(5, 3.0))
+    i = np.arange(5)
+    return Circulant(col), c[..., (i[:, None] - i) % 5]
 
 
 def convolution_matrix(
@@ -111,13 +111,13 @@ def convolution_matrix(
 
 def convolution_wrap(xp, dtype, batch, rng):
     kernel, k = draw(xp, dtype, (*batch, 3), rng, first(3, 3.0))
-    return Convolution(kernel, 6), convolution_matrix(k, (6,), "wrap", False)
+    return Convolution(kernel, N), convolution_matrix(k, (N,), "wrap", False)
 
 
 def convolution_zero_plane(xp, dtype, batch, rng):
     kernel, k = draw(xp, dtype, (*batch, 3, 2), rng, [[0, 0], [3.0, 0], [0, 0]])
-    return Convolution(kernel, (3, 4), boundary="zero", centered=True), convolution_matrix(
-        k, (3, 4), "zero", True
+    return Convolution(kernel, (3, 2), boundary="zero", centered=True), convolution_matrix(
+        k, (3, 2), "zero", True
     )
 
 
@@ -126,13 +126,13 @@ def convolution_large_kernel(xp, dtype, batch, rng):
     shift = np.zeros((8, 5))
     shift[3, 2] = 5.0
     kernel, k = draw(xp, dtype, (*batch, 8, 5), rng, shift)
-    return Convolution(kernel, (3, 6), centered=True), convolution_matrix(k, (3, 6), "wrap", True)
+    return Convolution(kernel, (3, 2), centered=True), convolution_matrix(k, (3, 2), "wrap", True)
 
 
 def convolution_zero_large_kernel(xp, dtype, batch, rng):
     kernel, k = draw(xp, dtype, (*batch, 21), rng, 4.0 * (np.arange(21) == 10))
-    return Convolution(kernel, 9, boundary="zero", centered=True), convolution_matrix(
-        k, (9,), "zero", True
+    return Convolution(kernel, N, boundary="zero", centered=True), convolution_matrix(
+        k, (N,), "zero", True
     )
 
 
@@ -177,7 +177,7 @@ def adjoint(A: np.ndarray) -> np.ndarray:
 
 def lowrank(xp, dtype, batch, rng):
     U, u = draw(xp, dtype, (*batch, N, 2), rng, np.eye(N, 2))
-    V, v = draw(xp, dtype, (7, 2), rng, np.eye(7, 2))
+    V, v = draw(xp, dtype, (3, 2), rng, np.eye(3, 2))
     return LowRank(U, V), u @ adjoint(v)
 
 
@@ -227,7 +227,7 @@ def bell(X: Any, Y: Any, slope: Any) -> Any:
 def points(
     xp: Any, dtype: str, shape: tuple[int, ...], rng: np.random.Generator
 ) -> tuple[Any, np.ndarray]:
-    return draw(xp, dtype, shape, rng, 2 * np.arange(shape[-2])[:, None])
+    return draw(xp, dtype, shape, rng, 1.2 * np.arange(shape[-2])[:, None])
 
 
 def kernel_entries(x: np.ndarray, y: np.ndarray, slope: np.ndarray) -> np.ndarray:
@@ -348,7 +348,7 @@ Maker = Callable[[Any, str, tuple[int, ...], np.random.Generator], "tuple[Any, n
 FORMULAS: dict[str, Maker] = {
     maker.__name__: maker
     for maker in (
-        toeplitz_hermitian, toeplitz, toeplitz_tall, circulant, circulant_even, convolution_wrap, convolution_zero_plane,
+        toeplitz_hermitian, toeplitz, toeplitz_tall, circulant, circulant_odd, convolution_wrap, convolution_zero_plane,
         convolution_large_kernel, convolution_zero_large_kernel, fft, fft_grid_inverse, sine, sine_grid, lowrank, lowrank_psd, lowrank_core,
         lowrank_one_sided_core, householder, projection, kernel, kernel_rectangular, jacobian, jacobian_of_tree, hessian,
         gauss_newton, matrix_free, matrix_free_derived,

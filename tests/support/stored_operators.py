@@ -18,7 +18,7 @@ from colinear.operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero
 from colinear.operators.sparse import Sparse, SparseStructure
 from colinear.operators.unitary import Permutation
 
-N = 5
+N = 6  # the same in all makers, Kronecker products of 2 and 3 among them: JAX compiles every new shape
 
 
 def draw(
@@ -64,7 +64,7 @@ def diagonal(xp, dtype, batch, rng):
 
 
 def diagonal_mixed_signs(xp, dtype, batch, rng):
-    d, exact = draw(xp, dtype, (*batch, N), rng, [2, -2, 1.5, -1.5, 3])
+    d, exact = draw(xp, dtype, (*batch, N), rng, [2, -2, 1.5, -1.5, 3, -3])
     return Diagonal(d), exact[..., None] * np.eye(N)
 
 
@@ -134,7 +134,7 @@ def banded_wide(xp, dtype, batch, rng):
         draw(xp, dtype, (*batch, length), rng, shift) for length, shift in ((3, 1), (1, 0), (3, 0))
     ]
     arrays, values = zip(*parts, strict=True)
-    return Banded(arrays, [0, -2, 4], (3, 7)), _diagonals(list(values), [0, -2, 4], (3, 7))
+    return Banded(arrays, [0, -2, 3], (3, N)), _diagonals(list(values), [0, -2, 3], (3, N))
 
 
 def banded_tall(xp, dtype, batch, rng):
@@ -168,9 +168,9 @@ def sparse(xp, dtype, batch, rng):
 
 def sparse_wide(xp, dtype, batch, rng):
     # with an empty row and an empty column
-    structure = SparseStructure([0, 2, 2, 3], [0, 3, 1], (3, 4))
+    structure = SparseStructure([0, 2, 2, 3], [0, 3, 1], (3, N))
     data, exact = draw(xp, dtype, (*batch, 3), rng, 1)
-    matrix = np.zeros((*batch, 3, 4), exact.dtype)
+    matrix = np.zeros((*batch, 3, N), exact.dtype)
     matrix[..., structure.rows, structure.columns] = exact
     return Sparse.from_parts(data, structure), matrix
 

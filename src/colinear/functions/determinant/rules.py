@@ -222,6 +222,7 @@ def slogdet_diagonal(A: Any, method: Any) -> Determinant:
 
 
 @rule(slogdet, Triangular)
+@reports_nonfinite
 def slogdet_triangular(A: Any, method: Any) -> Determinant:
     """det T = ∏ t_ii"""
     check_square("slogdet", A)
