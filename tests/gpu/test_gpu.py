@@ -271,3 +271,17 @@ def test_half_precision_solves_on_the_device(framework, dtype):
     )
     assert not info.failed, info
     assert np.linalg.norm(M @ xp.to_numpy(x) - 1) <= 1e-10 * 8
+
+
+def test_compiled_programs_warn_on_the_device_without_a_callback():
+    import jax
+
+    cuda("jax")
+    b = on_device("jax", np.ones(4))
+    f = jax.jit(lambda d: co.solve(co.Diagonal(d) + co.Zero(4, 4), b))
+    fine, singular = on_device("jax", np.arange(1.0, 5)), on_device("jax", np.arange(4.0))
+    runner = f.lower(fine).compile()._executable.unsafe_call
+    assert not runner.has_host_callbacks and not runner.has_unordered_effects
+    np.testing.assert_allclose(f(fine), 1 / np.arange(1.0, 5))
+    with pytest.warns(co.ConvergenceWarning, match="solve: SINGULAR"):
+        jax.block_until_ready(f(singular))
