@@ -434,11 +434,6 @@ class Device(Single):
         broken = [blame[1] for blame, a in least.items() if not a < math.inf]
         return broken[-1] if broken else RUNNING if size < math.inf else NONFINITE
 
-    def xpby(self, x: Array, b: Array, y: Array) -> Array:
-        y *= b
-        y += x
-        return y
-
     def ratio(self, a: Any, b: Any) -> Any:
         return a / (b + TINY)
 

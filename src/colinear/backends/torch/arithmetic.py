@@ -163,6 +163,8 @@ def column_dot(X: Any, Y: Any) -> torch.Tensor:
 
 def xpby(x: Any, b: Any, y: Any) -> Any:
     """x + b y for vectors, written over y where the framework can."""
+    if isinstance(b, torch.Tensor):  # whose value nothing waits for
+        return torch.addcmul(x, y, b, out=y)
     return torch.add(x, y, alpha=b, out=y)
 
 
