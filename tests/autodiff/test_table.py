@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 
 FULL = bool(os.environ.get("COLINEAR_FULL"))
-STEP = 2e-3
+STEP = 5e-4
 
 
 def dtype_of(case: str, name: str) -> str:

@@ -241,7 +241,6 @@ def _attached(
         solution,
         Solution._matmat,
         first=lambda _, *arrays: (solution.with_arrays(arrays).Z + 0,),
-        warns=True,
     )
     Z = solved(
         xp.concat([xp.astype(B, Y.dtype), xp.astype(R, Y.dtype)], axis=-1), solution.arrays()
