@@ -804,6 +804,21 @@ def test_programs_of_jax_warn_when_they_run(jax_xp, tied):
         jax.effects_barrier()
 
 
+def test_programs_of_jax_warn_by_a_callback_where_the_interface_of_xla_is_another(
+    jax_xp, monkeypatch
+):
+    import jax
+
+    from colinear.backends.jax import host_warnings
+
+    monkeypatch.setattr(host_warnings, "MAJOR_VERSION", -1)
+    f = jax.jit(lambda x: jax_xp.warn_later(x > 1, "large", result=3 * x))
+    jax.block_until_ready(f(0.0))
+    with pytest.warns(UserWarning, match="large"):
+        jax.block_until_ready(f(2.0))
+        jax.effects_barrier()
+
+
 def test_programs_that_warn_are_exported_and_called_as_fast_as_others(jax_xp):
     """No callback is in them: JAX calls none with callbacks on its fast path."""
     import jax

@@ -24,6 +24,7 @@ from ... import errors
 TARGET = "colinear_warn"
 PLATFORMS = ("cpu", "CUDA", "ROCM")
 METADATA = 1  # the type of the extension by which XLA asks a function for its version
+MAJOR_VERSION, FIRST_MINOR_VERSION = 0, 1  # of XLA's C interface
 FAILED_PRECONDITION = 9  # XLA's code of the error that a warning has become
 
 
@@ -96,14 +97,22 @@ class _Frame(ctypes.Structure):
     ]
 
 
+_versions: set[int] = set()  # the major ones that XLA has told
+
+
 @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_Frame))
 def _called_by_xla(frame: Any) -> Any:
     """Warn by the text of the call's one attribute; return an error of XLA's if that raises."""
-    interface, extension = frame.contents.interface.contents, frame.contents.extension
+    interface, extension = frame.contents.interface, frame.contents.extension
     if extension and extension.contents.type == METADATA:
-        # the structures above are a part of every version, so that the version is XLA's own
-        theirs, ours = interface.version, extension.contents.metadata.contents.version
-        ours.major, ours.minor = theirs.major, theirs.minor
+        # Minor versions keep the structures above, so that the version is XLA's own. The first one
+        # does not tell it here.
+        version = extension.contents.metadata.contents.version
+        version.minor = FIRST_MINOR_VERSION
+        if interface:
+            theirs = interface.contents.version
+            version.major, version.minor = theirs.major, theirs.minor
+        _versions.add(version.major)
         return None
     text = frame.contents.attributes.values[0].contents
     category, _, message = ctypes.string_at(text.start, text.length).decode().partition(": ")
@@ -113,7 +122,7 @@ def _called_by_xla(frame: Any) -> Any:
         arguments = _ErrorArguments(
             ctypes.sizeof(_ErrorArguments), None, repr(warning).encode(), FAILED_PRECONDITION
         )
-        return interface.create_error(ctypes.byref(arguments))
+        return interface.contents.create_error(ctypes.byref(arguments))
     return None
 
 
@@ -216,7 +225,11 @@ def _nothing() -> tuple:
 
 
 def _call(text: str) -> tuple:
-    jax.ffi.ffi_call(TARGET, (), has_side_effect=True)(text=text)
+    if _versions <= {MAJOR_VERSION}:
+        jax.ffi.ffi_call(TARGET, (), has_side_effect=True)(text=text)
+    else:  # more slowly, but the structures above may not be XLA's
+        category, _, message = text.partition(": ")
+        jax.debug.callback(functools.partial(_warn, message, category))
     return ()
 
 
