@@ -8,8 +8,7 @@ from those two, and may be replaced by the family's own formula:
     _rmatmat(X)     A^H X
     _adjoint() _transpose() _conj()    as operators
     _to_dense()     the matrix
-    _implied        the properties that every operator of the family has (a bit mask)
-    _inherited      those that one has if all of its operands have them
+    _implied, _inherited    the properties that all have, and that one has if its operands do
     _infer()        these two, and what else the fields imply
     _flops          of one matvec
     _term_count, _some_terms, _rows    of a sum, for minibatches: see terms.py
@@ -304,14 +303,11 @@ class LinearOperator(Tree, Protocols):
         return self._matmat(x[:, None])[..., 0]
 
     def _rmatmat(self, X: Array, /) -> Array:
-        """A^H X by the adjoint of the family, or conj(A^T conj(X)) by the framework's linear
-        transpose of `_matmat`."""
-        image = self.H
-        if not isinstance(image, (transposed.Adjoint, transposed.Transpose)):
+        """A^H X by the family's adjoint, or conj(A^T conj(X)) by a linear transpose of `_matmat`."""
+        if not isinstance(image := self.H, (transposed.Adjoint, transposed.Transpose)):
             return image._matmat(X)
-        xp = namespace_of(X)
+        xp, own = namespace_of(X), self._context.dtype  # None in neutral operators
         batch = broadcast_batches(self.batch_shape, X.shape[:-2])
-        own = self._context.dtype  # None in neutral operators
         dtype = X.dtype if own is None else join_dtypes(xp, X.dtype, own)
         like = xp.zeros((*batch, self.shape[-1], X.shape[-1]), dtype=dtype, device=xp.device_of(X))
         X = xp.astype(xp.broadcast_to(X, (*batch, *X.shape[-2:])), like.dtype)
