@@ -796,6 +796,9 @@ def test_programs_of_jax_warn_when_they_run(jax_xp, tied):
         with pytest.warns(UserWarning, match="zero"):
             jax.block_until_ready(call(x))
             jax.effects_barrier()
+    for empty in (jnp.ones(0), jnp.ones((0, 3))):  # of nothing, nothing is wrong
+        call = jax.jit(f if empty.ndim == 1 else jax.vmap(f))
+        assert call(empty).shape == empty.shape
     with jax.disable_jit(), pytest.warns(UserWarning, match="zero"):
         jax.vmap(f)(batch)
     with warnings.catch_warnings(), pytest.raises(Exception, match="zero"):

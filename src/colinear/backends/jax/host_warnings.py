@@ -157,7 +157,7 @@ def warn_later(
     is_array = [isinstance(leaf, jax.Array) for leaf in leaves]
     arrays = iter(
         _warn_p.bind(
-            jnp.max(which).astype(np.int32),
+            jnp.max(which.astype(np.int32), initial=0),
             *(leaf for leaf, is_one in zip(leaves, is_array) if is_one),
             texts=tuple(f"{category.__name__}: {message}" for message in messages),
         )
@@ -208,7 +208,7 @@ def _transpose(cotangents: Any, which: Any, *arrays: Any, texts: tuple[str, ...]
 def _batch(arguments: Any, axes: Any, *, texts: tuple[str, ...]) -> tuple[list, list]:
     """One warning for a batch: of the worst."""
     which, *arrays = arguments
-    return _warn_p.bind(jnp.max(which), *arrays, texts=texts), list(axes[1:])
+    return _warn_p.bind(jnp.max(which, initial=0), *arrays, texts=texts), list(axes[1:])
 
 
 def _lower(context: Any, which: Any, *arrays: Any, texts: tuple[str, ...]) -> list:
