@@ -438,3 +438,15 @@ def test_the_derivative_of_a_solve_loses_no_more_digits_than_the_solve_in_jax(tr
     np.testing.assert_allclose(
         found, whole[:3, :3] + whole[3:, 3:], atol=1e-7 * np.abs(whole).max()
     )
+
+
+def test_every_matrix_of_a_batch_is_judged_where_they_share_a_right_side():
+    """The second has a part that is nearly singular: eliminating it spoils the answer."""
+    c = np.array([1.0, 1e-13])
+    B = np.random.default_rng(0).standard_normal((3, 3)) + 3 * np.eye(3)
+    C = np.random.default_rng(1).standard_normal((3, 3)) + 3 * np.eye(3)
+    A = co.Block([[co.Dense(B), co.Dense(C)], [co.Dense(C), co.ScaledIdentity(c, 3)]])
+    dense, b = A.to_dense(), np.cos(np.arange(6.0))
+    wanted = np.linalg.solve(dense, np.broadcast_to(b, (2, 6))[..., None])[..., 0]
+    for method in (None, co.QR()):
+        np.testing.assert_allclose(co.solve(A, b, method), wanted, rtol=1e-9, atol=1e-9)

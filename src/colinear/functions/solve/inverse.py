@@ -67,11 +67,11 @@ def are_small(xp: Any, R: Array, B: Array, tol: float) -> bool:
     """Whether |r| <= tol |b| for each column, for sure: false too where squares might overflow
     or vanish, or there are NaN."""
     r, b = squares(xp, R), squares(xp, B)
-    # Python's numbers are quicker than NumPy's arrays of few
-    if xp.name == "numpy" and r.size <= FEW:
+    # Python's numbers are quicker than NumPy's arrays of few; they do not broadcast
+    if xp.name == "numpy" and r.size == b.size <= FEW:
         return all(
             x <= tol**2 * y and 1e-30 < tol**2 * y < 1e30
-            for x, y in zip(r.ravel().tolist(), b.ravel().tolist())
+            for x, y in zip(r.ravel().tolist(), b.ravel().tolist(), strict=True)
         )
     b = tol**2 * b
     return bool(xp.all((r <= b) & (b > 1e-30) & (b < 1e30)))
