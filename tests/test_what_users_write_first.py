@@ -84,6 +84,9 @@ def test_options_of_methods_given_to_functions_are_answered_with_what_to_write()
 def test_explain_takes_a_function_by_its_name():
     A, _ = operator("numpy")
     assert co.explain("solve", A).rules == co.explain(co.solve, A).rules
+    shadow = co.function("solve", lambda A, x: x)  # a user's own of the same name
+    assert co.explain("solve", A).rules == co.explain(co.solve, A).rules
+    assert co.explain(shadow, A, 0).rules == ["<lambda>"]
     with pytest.raises(ValueError, match="Did you mean solve"):
         co.explain("slove", A)
     with pytest.raises(TypeError, match="no function of operators"):

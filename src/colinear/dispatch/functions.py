@@ -345,15 +345,17 @@ def _resolve_at_compile_time(number: int, description: tuple[Any, ...]) -> tuple
 
 
 def function_named(name: str) -> Function:
-    """The function of this name, the newest of several."""
-    found = [f for _, f in sorted(_functions.items()) if f.name == name]
+    """The function of this name: colinear's own if it has one, otherwise the newest."""
+    ours = __name__.partition(".")[0] + "."
+    named = [(number, f) for number, f in _functions.items() if f.name == name]
+    found = sorted(named, key=lambda each: (each[1].__module__.startswith(ours), each[0]))
     if not found:
         close = difflib.get_close_matches(name, sorted({f.name for f in _functions.values()}))
         raise ValueError(
             f"there is no function {name!r} of operators."
             + (f" Did you mean {' or '.join(close)}?" if close else "")
         )
-    return found[-1]
+    return found[-1][1]
 
 
 # --------------------------------------------------------------------------------------------------
