@@ -132,6 +132,7 @@ class Planner:
 
     def __init__(self, compares: bool = True) -> None:
         self.plans: list[Plan] = []
+        self.has_begun = False
         # whether rules that were not taken are planned too, for their costs
         self.compares = compares
 
@@ -148,7 +149,7 @@ class Planner:
 
         `displaced`: a rule that the method does not allow, and why.
         """
-        siblings, self.plans = self.plans, []
+        siblings, self.plans, self.has_begun = self.plans, [], True
         try:
             name, identity = chosen.name, chosen.identity
             own = None if chosen.cost is None else chosen.cost(A)

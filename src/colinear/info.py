@@ -250,12 +250,13 @@ class _State(threading.local):
 
     `current` is the innermost Scope, None outside all calls. `split` is the type of the named
     method whose operator a rule is splitting, so that parts must be known to have what the method
-    needs; None where none is.
+    needs; None where none is. `is_lent`: whether NumPy computes with arrays lent by JAX.
     """
 
     def __init__(self) -> None:
         self.current: Scope | None = None
         self.split: Any = None
+        self.is_lent = False
 
 
 state = _State()

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 from support.composed_operators import adjoint
-from support.registry import COMBINATIONS, FULLY, Case, cases
+from support.frameworks import by_jax_itself
+from support.registry import COMBINATIONS, FULLY, Case, cases, ways
 
 import colinear as co
 
@@ -27,7 +28,7 @@ def checks(f: Callable[[Case], None]) -> Callable[[Case], None]:
     return f
 
 
-# In JAX every new shape is compiled (30 ms each), so what takes the base case is left to these makers: the base case sees a matrix, and
+# JAX itself compiles for every new shape, so what takes the base case is left to these makers: the base case sees a matrix, and
 # that the matrix is right is seen in test_operators.py. COLINEAR_FULL=1 leaves nothing out.
 REPRESENTATIVES = {
     "dense",
@@ -632,15 +633,20 @@ def test_every_function_has_a_check() -> None:
 @pytest.mark.parametrize(("maker", "backend"), COMBINATIONS)
 def test_functions_give_the_dense_answer(maker: str, backend: str) -> None:
     wrong = []
-    represents = backend != "jax" or FULLY or maker in REPRESENTATIVES
-    for name, check in FUNCTIONS.items():
-        for case in cases(maker, backend, name):
-            if not represents and takes_the_base_case(name, case):
-                continue
-            try:
-                check(case)
-            except Exception as error:  # all that is wrong with an operator is worth one report
-                wrong.append(
-                    f"{name}, {case.dtype}, batch {case.batch}: {type(error).__name__}: {str(error)[:300]}"
-                )
+    represents = FULLY or maker in REPRESENTATIVES
+    tests = (
+        (name, case, way)
+        for name in FUNCTIONS
+        for case in cases(maker, backend, name)
+        for way in ways(backend, maker, case.dtype, case.batch)
+        if represents or way is not by_jax_itself or not takes_the_base_case(name, case)
+    )
+    for name, case, way in tests:
+        try:
+            with way():
+                FUNCTIONS[name](case)
+        except Exception as error:  # all that is wrong with an operator is worth one report
+            wrong.append(
+                f"{name}, {case.dtype}, batch {case.batch}, {way.__name__}: {type(error).__name__}: {str(error)[:300]}"
+            )
     assert not wrong, "\n".join(wrong)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.registry import COMBINATIONS, HALF, cases
+from support.registry import COMBINATIONS, HALF, cases, ways
 
 from colinear.testing import check_operator
 
@@ -16,7 +16,9 @@ def tolerance(case) -> float:
 @pytest.mark.parametrize(("maker", "backend"), COMBINATIONS)
 def test_operator_is_its_matrix(maker: str, backend: str) -> None:
     for case in cases(maker, backend, "operator"):
-        check_operator(case.operator, case.dense, tol=tolerance(case))
+        for way in ways(backend, maker, case.dtype, case.batch):
+            with way():
+                check_operator(case.operator, case.dense, tol=tolerance(case))
 
 
 @pytest.mark.parametrize(("maker", "backend"), COMBINATIONS)

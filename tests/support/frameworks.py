@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 
 from colinear import backends
-from colinear.operators import LinearOperator
+from colinear.operators import LinearOperator, neutral
 
 NAMES = ("numpy", "torch", "jax")
 
@@ -21,6 +24,14 @@ def eager() -> list[Any]:
     """Those without a compiler. JAX compiles each operation for each shape, so long loops there are left to
     `test_under_tracing.py`."""
     return arrays("numpy", "torch")
+
+
+@contextmanager
+def by_jax_itself() -> Iterator[None]:
+    """Nothing is lent to NumPy: as on a GPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(neutral, "may_lend", lambda: False)
+        yield
 
 
 def host(x: Any) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 from colinear import backends
 from support.composed_operators import COMPOSED
 from support.formula_operators import FORMULAS
+from support.frameworks import by_jax_itself
 from support.stored_operators import STORED
 
 MAKERS: dict[str, Any] = {**STORED, **FORMULAS, **COMPOSED}
@@ -31,10 +33,11 @@ FULL = tuple(
 )
 # In JAX each new shape and dtype is compiled, which is what the suite's time goes to. So each operator is tested there in one of these
 # pairs, by turns: between them single and double, real and complex, plain and batched, and over all operators every one of the eight.
-# COLINEAR_FULL=1 leaves nothing out.
+# Functions of the first of a pair are computed as users get them, by NumPy where it can (operators/neutral.py), of the second by JAX
+# itself. COLINEAR_FULL=1 leaves nothing out.
 PAIRS = (
-    (("float32", (2,)), ("complex128", ())),
-    (("float64", ()), ("complex64", (2,))),
+    (("complex128", ()), ("float32", (2,))),
+    (("complex64", (2,)), ("float64", ())),
     (("float32", ()), ("complex128", (2,))),
     (("float64", (2,)), ("complex64", ())),
 )
@@ -46,6 +49,16 @@ def kinds(backend: str, maker: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
     if backend != "jax" or FULLY:
         return FULL
     return PAIRS[list(MAKERS).index(maker) % len(PAIRS)]
+
+
+def ways(backend: str, maker: str, dtype: str, batch: tuple[int, ...]) -> tuple[Any, ...]:
+    """The contexts in which a function of such an operator is tested: as users get it, by JAX itself, or both."""
+    if backend != "jax":
+        return (nullcontext,)
+    if FULLY:
+        return (nullcontext, by_jax_itself)
+    first = (dtype, batch) == kinds(backend, maker)[0]
+    return (nullcontext,) if first else (by_jax_itself,)
 
 
 def _combination(maker: str, backend: str) -> Any:

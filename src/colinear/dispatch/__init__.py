@@ -25,7 +25,15 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from .calls import check_part, compile_call, has_needs, set_method_names, shared_arguments
+from .calls import (
+    check_part,
+    compile_call,
+    for_own_arrays,
+    has_needs,
+    is_own,
+    set_method_names,
+    shared_arguments,
+)
 from .functions import (
     Function,
     Implementation,
@@ -146,6 +154,7 @@ def function(
     f._method_at = f.parameters.index("method") - 1 if "method" in f.parameters else None
     f.examples, f.one_column = examples or {}, one_column
     f.forwards, f.suits, f.rewrites = forwards, suits or has_needs, rewrites
+    f.lends = is_own(base)
     return f
 
 
@@ -213,6 +222,7 @@ def rule(
         marks = {"direct": direct, "estimates": estimates, "hereditary": hereditary}
         wrap = function.implicit if by_eigenvectors else None
         found = implementation if wrap is None else wrap(implementation)
+        found = found if is_own(implementation) else for_own_arrays(found)
         new = Rule(function.name, found, as_pattern(pattern), when, cost, name, like=like, **marks)
         new.guard_arguments, new.like_arguments = (
             shared_arguments(f, function.parameters) for f in (when, like)

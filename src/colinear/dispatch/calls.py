@@ -46,6 +46,35 @@ def ordinary(f: Callable, *arguments: Any) -> Any:
     return _in_ordinary_modes(f)(*arguments)
 
 
+def may_lend() -> bool:
+    """Whether a user calls, or `explain` for one, so that arrays of JAX may be lent to NumPy."""
+    if signatures.is_compiling is not None and signatures.is_compiling():
+        return False
+    outer = state.current
+    return outer is None or (outer.planner is not None and not outer.planner.has_begun)
+
+
+class NotLent(Exception):
+    """Leaves a computation by NumPy of arrays that cannot be lent to it."""
+
+
+def is_own(x: Any) -> bool:
+    """Whether a class or function is ours."""
+    return (getattr(x, "__module__", None) or "").partition(".")[0] == __name__.partition(".")[0]
+
+
+def for_own_arrays(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule of a user, who has written it for the arrays that the operator was made of."""
+
+    @functools.wraps(rule)
+    def run(*arguments: Any) -> Any:
+        if state.is_lent:
+            raise NotLent
+        return rule(*arguments)
+
+    return run
+
+
 def entry(f: Callable) -> Callable:
     """`f`, where users enter: it runs in the ordinary modes."""
 

@@ -51,6 +51,7 @@ class Function:
     forwards: bool
     suits: Callable[[Any, Any], bool]
     rewrites: bool | Function
+    lends: bool  # whether it is ours, so that it may be computed by NumPy for JAX
     one_column: Callable[..., bool] | None
     implicit: Callable[[Any], Any] | None = None  # decorates rules that go by eigenvectors
     parameters: tuple[str, ...]  # of rules, the operator first
@@ -83,12 +84,23 @@ class Function:
             raise not_a_method(self.name, method)
         if not hasattr(type(A), "_is_root"):
             A = _convert(self.name, A)
+        if calls._is_strict is not None and self.lends and _by_numpy is not None:
+            result = _by_numpy(self._call_with, A, arguments, info, on_failure)
+            if result is not NotImplemented:
+                return result
         chosen = self.find(A, arguments)
         call = self._run if method is None else self._call_by_method
         try:
             return call(chosen, A, arguments, method, info, on_failure)
         except RecursionError:
             return retry_deeper(call, chosen, A, arguments, method, info, on_failure)
+
+    def _call_with(
+        self, A: Any, arguments: tuple[Any, ...], info: bool = False, on_failure: str = "warn"
+    ) -> Any:
+        """A call whose method stands among the arguments."""
+        method = None if self._method_at is None else arguments[self._method_at]
+        return self._call(A, arguments, method, info, on_failure)
 
     def _call_by_method(
         self,
@@ -210,11 +222,9 @@ class Function:
             return None
         rewriting = self._rewritings.get(chosen.key)
         if rewriting is None:
-            where = self._method_at
 
             def ask_again(A: Any, *arguments: Any) -> Any:
-                method = None if where is None else arguments[where]
-                return self._call(chosen.implementation(A), arguments, method, False, "warn")
+                return self._call_with(chosen.implementation(A), arguments)
 
             rewriting = Rule(
                 self.name, ask_again, chosen.pattern, name=chosen.name, direct=True, hereditary=True
@@ -363,18 +373,21 @@ def function_named(name: str) -> Function:
 _converter: Callable[[Any], Any] | None = None
 _simplify: Function | None = None
 _release: Callable[[Any, tuple[Any, ...], Any], Any] | None = None
+_by_numpy: Callable[..., Any] | None = None
 
 
 def set_operators(
     as_operator: Callable[[Any], Any],
     simplify: Function,
     release: Callable[[Any, tuple[Any, ...], Any], Any],
+    by_numpy: Callable[..., Any],
 ) -> None:
     """Say how an array becomes an operator, so that every function takes arrays too; which function
-    writes an operator in a family that knows more; and how the result of an operator that holds no
-    floats is freed of the framework in which it was computed."""
-    global _converter, _simplify, _release
-    _converter, _simplify, _release = as_operator, simplify, release
+    writes an operator in a family that knows more; how the result of an operator that holds no
+    floats is freed of the framework in which it was computed; and how NumPy computes a call for
+    JAX."""
+    global _converter, _simplify, _release, _by_numpy
+    _converter, _simplify, _release, _by_numpy = as_operator, simplify, release, by_numpy
 
 
 def _convert(name: str, A: Any) -> Any:

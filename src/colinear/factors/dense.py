@@ -54,6 +54,11 @@ class LDLFactor(LinearOperator):
     def _infer(self) -> int:
         return SELF_ADJOINT
 
+    def _fits(self, xp: Any) -> bool:
+        """Whether a backend can solve with these factors: JAX has eigenvectors instead of LAPACK's
+        L D L^H."""
+        return xp.has_ldl or self.xp.is_floating(self.factors[1])
+
     def _matmat(self, X: Array) -> Array:
         return namespace_of(X).ldl_solve(self.factors, X)
 

@@ -15,7 +15,7 @@ from .kernel import Kernel
 from .kronecker import Kronecker, KroneckerSum
 from .lowrank import Householder, LowRank, Projection
 from .matrixfree import MatrixFree, Opaque, opaque
-from .neutral import release
+from .neutral import by_numpy, release
 from .product import Product
 from .rewrites import simplify
 from .scaled import Scaled
@@ -26,7 +26,7 @@ from .toeplitz import Circulant, Convolution, Toeplitz
 from .transposed import Adjoint, Conjugate, Transpose
 from .unitary import FFT, Permutation, Sine
 
-set_operators(as_operator, simplify, release)
+set_operators(as_operator, simplify, release, by_numpy)
 
 __all__ = [
     "FFT",

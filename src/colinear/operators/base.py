@@ -376,9 +376,8 @@ class LinearOperator(Tree, Protocols):
 
     @calls.entry
     def __rmatmul__(self, other: Any) -> Any:
-        if isinstance(other, LinearOperator):
-            return other @ self
-        other = self._right_side(other)
+        if not isinstance(other, LinearOperator):
+            other = self._right_side(other)
         if isinstance(other, LinearOperator):
             return other @ self
         if other.ndim == 1:
@@ -414,7 +413,7 @@ class LinearOperator(Tree, Protocols):
             return x
         return as_array(x, "@", dtype=None if self.is_neutral else xp.result_type(self.dtype))
 
-    # ------------------------------------------------------------------ transposes
+    # ------------------------------------------------------------------ images and the matrix
 
     @property
     def T(self) -> LinearOperator:
@@ -460,12 +459,13 @@ class LinearOperator(Tree, Protocols):
     def _conj(self) -> LinearOperator:
         return transposed.Conjugate._of(self)
 
-    # ------------------------------------------------------------------ conversion
-
     @calls.entry
     def to_dense(self) -> Array:
         """The matrix, as a new array of the operator's framework: writing to it leaves the
         operator as it is."""
+        dense = by_numpy(LinearOperator.to_dense, self)
+        if dense is not NotImplemented:
+            return dense
         memos = [value for A in inside_out(self) for value in vars(A).values()]
         dense = self._dense()
         return namespace_of(dense).own(dense, (*self.leaves(), *memos))
@@ -474,10 +474,7 @@ class LinearOperator(Tree, Protocols):
         """The matrix to read from: that of a `Dense` operator is its own array."""
         if TEST_HOOKS:
             tell_watchers("materialised", self)
-        try:
-            return self._to_dense()
-        except RecursionError:
-            return calls.retry_deeper(self._to_dense)
+        return _walk(self._to_dense)
 
     def _to_dense(self) -> Array:
         n = self.shape[-1]
@@ -494,7 +491,7 @@ backends.on_load(
 
 # These know LinearOperator, and it calls them.
 from . import algebra, convert, interop, printing, transposed
-from .neutral import carry, placed_beside
+from .neutral import by_numpy, carry, placed_beside
 
 protocols.algebra, protocols.convert = algebra, convert
 protocols.interop, protocols.printing = interop, printing

@@ -303,6 +303,12 @@ def move_beside(A: LinearOperator, target: Any, device: Any, dtype: Any) -> Line
     return _Move(target, device, dtype, False, True).tree(A)
 
 
+def fits(A: LinearOperator, xp: Any) -> bool:
+    """Whether A's arrays mean the same in this backend, as all do but some factors."""
+    own = getattr(A, "_fits", None)
+    return own is None or own(xp)
+
+
 class _Move(NamedTuple):
     """Where to: a backend module, a device and a dtype, each None for no change."""
 
@@ -314,6 +320,11 @@ class _Move(NamedTuple):
 
     def tree(self, A: LinearOperator) -> LinearOperator:
         """A with its leaves moved and the contexts of neutral operators pinned."""
+        if not fits(A, self.target):
+            raise BackendError(
+                f"to: {type(A).__name__} holds factors of {A.xp.name}'s, with which "
+                f"{self.target.name} cannot solve. Move the operator, and factor it there."
+            )
         changes = {name: map_parts(getattr(A, name), self.tree, self.leaf) for name in A._dynamic}
         for name in A._fields:
             if isinstance(context := getattr(A, name), Context):

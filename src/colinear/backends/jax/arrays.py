@@ -87,7 +87,15 @@ def default_float() -> Any:
 
 def asarray(x: Any, dtype: Any = None, device: Any = None) -> jax.Array:
     # an explicit float64 warns where 64 bits are switched off
-    return jnp.asarray(x, None if dtype is None else dtype_from(dtype), device=device)
+    dtype = None if dtype is None else dtype_from(dtype)
+    if isinstance(x, np.ndarray):  # jnp.asarray would compile a program for its shape
+        return jax.device_put(np.array(x, dtype), device)
+    return jnp.asarray(x, dtype, device=device)
+
+
+def adopt(x: np.ndarray, device: Any) -> jax.Array:
+    """NumPy's array as JAX's, with its memory: no one else may write to it."""
+    return jax.device_put(np.asarray(x), device)
 
 
 def astype(x: Any, dtype: Any) -> jax.Array:
@@ -120,6 +128,26 @@ def to_device(x: Any, device: Any) -> jax.Array:
 
 def to_numpy(x: Any) -> np.ndarray:
     return np.asarray(x, np.float32 if x.dtype == bfloat16 else None)  # NumPy has no bfloat16
+
+
+HOST_DTYPES = frozenset(
+    map(np.dtype, ("float32", "float64", "complex64", "complex128", "int32", "int64", "bool"))
+)
+
+
+def is_on_host(x: Any) -> builtins.bool:
+    """Whether NumPy can compute with x where it lies: its values are known and in the memory of
+    this process, and NumPy has fast arithmetic for its dtype."""
+    return (
+        not isinstance(x, jax.core.Tracer)
+        and x.dtype in HOST_DTYPES
+        and getattr(x.device, "platform", None) == "cpu"
+    )
+
+
+def usual_device() -> Any:
+    """The device where JAX puts new arrays."""
+    return jax.config.jax_default_device or jax.devices()[0]
 
 
 def copy(x: Any) -> jax.Array:

@@ -121,6 +121,9 @@ def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
     return jax.lax.linalg.lu_pivots_to_permutation(pivots, n), 1 - 2 * (swaps % 2)
 
 
+has_ldl = False
+
+
 @_half
 def ldl_factor(A: Array) -> tuple[Array, ...]:
     """Factor Hermitian A, definite or not, stably; what it returns is for `ldl_solve` and

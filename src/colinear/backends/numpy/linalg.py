@@ -176,6 +176,9 @@ def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
     return perm, 1 - 2 * (swaps % 2)
 
 
+has_ldl = True  # whether `ldl_solve` takes LAPACK's L D L^H; all take eigenvectors
+
+
 @_half
 @_over_batch(2)
 def ldl_factor(A: Array) -> tuple[Array, ...]:
@@ -194,7 +197,11 @@ def ldl_factor(A: Array) -> tuple[Array, ...]:
 
 def ldl_solve(factors: tuple[Array, ...], B: Array) -> Array:
     """Solve A X = B from `ldl_factor(A)`; B is (*batch, n, k)."""
-    return _ldl_solve(*factors, B)
+    is_packed = factors[1].dtype.kind == "i"
+    return _ldl_solve(*factors, B) if is_packed else _eigen_solve(*factors, B)
+
+
+_eigen_solve = _half(shared.eigen_solve)
 
 
 @_half

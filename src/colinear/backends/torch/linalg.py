@@ -105,6 +105,9 @@ def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
     return perm, 1 - 2 * (swaps % 2)
 
 
+has_ldl = True
+
+
 @_half
 def ldl_factor(A: Array) -> tuple[Array, ...]:
     """Factor Hermitian A, definite or not, stably; what it returns is for `ldl_solve` and

@@ -377,7 +377,7 @@ def _first_right(
 
 
 def _is_better(xp: Any, new: Solution, old: Solution) -> bool:
-    a, b = (xp.to_numpy(s.residual) for s in (new, old))
+    a, b = (xp.to_numpy(xp.stop_gradient(s.residual)) for s in (new, old))
     return bool(a.size) and float(a.max()) < float(b.max())
 
 
