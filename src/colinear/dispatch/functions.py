@@ -84,7 +84,7 @@ class Function:
             raise not_a_method(self.name, method)
         if not hasattr(type(A), "_is_root"):
             A = _convert(self.name, A)
-        if calls._is_strict is not None and self.lends and _by_numpy is not None:
+        if self.lends and calls._is_strict is not None and A._context.backend == "jax":
             result = _by_numpy(self._call_with, A, arguments, info, on_failure)
             if result is not NotImplemented:
                 return result
@@ -373,7 +373,7 @@ def function_named(name: str) -> Function:
 _converter: Callable[[Any], Any] | None = None
 _simplify: Function | None = None
 _release: Callable[[Any, tuple[Any, ...], Any], Any] | None = None
-_by_numpy: Callable[..., Any] | None = None
+_by_numpy: Callable[..., Any]
 
 
 def set_operators(
