@@ -73,20 +73,31 @@ def test_products_transposes_and_dense_agree_with_the_matrix(name, backend, dtyp
     assert A.shape == matrix.shape
     assert A.backend == backend and xp.dtype_name(A.dtype) == dtype
     transposed = np.matrix_transpose(matrix)
-    pairs = [(A, matrix), (A.H, transposed.conj()), (A.T, transposed), (A.conj(), matrix.conj())]
-    shapes = [(), (3,), (4, *(1 for _ in batch), 2)]  # of right sides, but for their rows
     few = backend == "jax" and dtype not in ("float32", "complex128")
-    for B, dense in pairs[: 2 if few else 4]:
-        assert B.shape == dense.shape
-        close(B.to_dense(), dense, dtype)
-        columns = dense.shape[-1]
-        for shape in shapes[: 2 if few else 3]:
-            x, exact = draw(xp, dtype, (*shape[:-1], columns, *shape[-1:]), rng)
-            product = B @ x
-            assert xp.dtype_name(product.dtype) == dtype
-            close(product, dense @ exact, dtype)
-    x, exact = draw(xp, dtype, matrix.shape[-2:-1], rng)
-    close(x @ A, exact @ matrix, dtype)
+    images = [matrix, transposed.conj(), transposed, matrix.conj()][: 2 if few else 4]
+    shapes = [(), (3,), (4, *(1 for _ in batch), 2)][: 2 if few else 3]  # but for their rows
+    blocks = [
+        [draw(xp, dtype, (*shape[:-1], dense.shape[-1], *shape[-1:]), rng) for shape in shapes]
+        for dense in images
+    ]
+    left, left_exact = draw(xp, dtype, matrix.shape[-2:-1], rng)
+
+    def products(A, blocks, left):
+        operators = (A, A.H, A.T, A.conj())
+        return left @ A, [
+            [B.to_dense(), *(B @ x for x in some)]
+            for B, some in zip(operators, blocks, strict=False)
+        ]
+
+    # one program in JAX, which would compile each of its many operations
+    run = xp.jit(products) if backend == "jax" else products
+    last, computed = run(A, [[x for x, _ in some] for some in blocks], left)
+    for results, some, dense in zip(computed, blocks, images, strict=True):
+        expected = [dense, *(dense @ exact for _, exact in some)]
+        for result, value in zip(results, expected, strict=True):
+            assert result.shape == value.shape and xp.dtype_name(result.dtype) == dtype
+            close(result, value, dtype)
+    close(last, left_exact @ matrix, dtype)
 
 
 @pytest.mark.parametrize("batch", [(), (2,)], ids=str)
