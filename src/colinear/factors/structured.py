@@ -301,8 +301,7 @@ class LineFactor(LinearOperator):
 
 
 class SchurFactor(LinearOperator):
-    """(A ⊕ B ⊕ ...)^-1 for A = Q T Q^H and so on: the sum of the triangles T is solved row by row
-    (Bartels and Stewart 1972), the last one at once.
+    """(A ⊕ B ⊕ ...)^-1 for A = Q T Q^H and so on, by substitution in the sum of the triangles T.
 
     Attributes
     ----------
@@ -330,10 +329,10 @@ class SchurFactor(LinearOperator):
 
     def _apply(self, X: Array, is_adjoint: bool) -> Array:
         xp = namespace_of(X)
-        Y = self._changed(
-            xp, xp.astype(X, xp.result_type(X.dtype, self.triangles[0].dtype)), to_schur=True
-        )
-        Y = self._changed(xp, self._solved(xp, 0, 0.0, Y, is_adjoint), to_schur=False)
+        dtype = xp.result_type(X.dtype, self.triangles[0].dtype)
+        Y = self._changed(xp, xp.astype(X, dtype), to_schur=True)
+        Y = xp.solve_triangular_sum(self.triangles, Y, adjoint=is_adjoint)
+        Y = self._changed(xp, Y, to_schur=False)
         return xp.astype(xp.real(Y), X.dtype) if self.real and not xp.is_complex(X) else Y
 
     def _changed(self, xp: Any, X: Array, to_schur: bool) -> Array:
@@ -347,31 +346,6 @@ class SchurFactor(LinearOperator):
             )
             Y = xp.matrix_transpose(Y)
         return xp.matrix_transpose(xp.reshape(Y, (*batch, k, self.shape[-1])))
-
-    def _solved(self, xp: Any, level: int, shift: Any, C: Array, is_adjoint: bool) -> Array:
-        """(T_level ⊕ ... ⊕ T_last + shift I)^-1 C, or its adjoint's, from the last row up, or
-        from the first one down."""
-        T = self.triangles[level]
-        n = T.shape[-1]
-        if level == len(self.triangles) - 1:
-            M = T + shift * xp.eye(n, dtype=T.dtype, device=xp.device_of(T))
-            return xp.solve_triangular(
-                xp.broadcast_to(M, (*C.shape[:-2], n, n)), C, lower=False, adjoint=is_adjoint
-            )
-        rows = xp.reshape(C, (*C.shape[:-2], n, C.shape[-2] // n, C.shape[-1]))
-        found: list[Array] = []
-        for i in range(n) if is_adjoint else reversed(range(n)):
-            row = rows[..., 0 if is_adjoint else -1, :, :]
-            Y = self._solved(xp, level + 1, shift + T[i, i], row, is_adjoint)
-            found.append(Y)
-            rest, t = (
-                (rows[..., 1:, :, :], xp.conj(T[i, i + 1 :]))
-                if is_adjoint
-                else (rows[..., :-1, :, :], T[:i, i])
-            )
-            rows = rest - t[:, None, None] * Y[..., None, :, :]  # C_j - t_ji Y_i
-        found = found if is_adjoint else found[::-1]
-        return xp.reshape(xp.stack(found, axis=-3), C.shape)
 
     @property
     def _flops(self) -> float:

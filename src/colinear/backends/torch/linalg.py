@@ -8,6 +8,7 @@ are right.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 
 from .. import shared as _banded
 from .. import torch as xp
+from ..numpy import control as _recurrences
 from ..numpy import linalg as _numpy_linalg
 from ..shared import cholesky_solve, eigen_solve, ldl_slogdet, of_finite, pivot_order
 from .arithmetic import _half
@@ -174,17 +176,27 @@ def qr_triangle(A: Array) -> Array:
     return torch.linalg.qr(A, "r")[1]
 
 
+# numbers of a matrix on a device from which the steps of `pivot_order` take less time than LAPACK's
+# on the host (a step is ten launches, whatever the size)
+LARGE_PIVOTED = 2**19
+
+_host_order = custom_derivative(
+    lambda A: _on_host(lambda A: _numpy_linalg.qr_pivoted(A)[2], A),
+    lambda primals, tangents, order: torch.zeros_like(order),
+    ranks=(2,),
+)
+
+
 @_half
 def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
     """Factor A[:, perm] = Q R (reduced), |diag R| falling: the rank shows.
 
-    torch has none: the order comes from LAPACK if the values can be seen, else from `pivot_order`.
+    torch has none: the order comes from LAPACK on the host, of a large matrix on a device from
+    `pivot_order`.
     """
-    seen = xp.peek(A)
-    if seen is None:
-        perm = pivot_order(xp, A.detach())
-    else:
-        perm = torch.from_numpy(_numpy_linalg.qr_pivoted(seen)[2])
+    is_large = A.device.type != "cpu" and A.shape[-2] * A.shape[-1] > LARGE_PIVOTED
+    on_device = is_large or torch.compiler.is_compiling()
+    perm = (functools.partial(pivot_order, xp) if on_device else _host_order)(A.detach())
     Q, R = torch.linalg.qr(torch.take_along_dim(A, perm[..., None, :], -1))
     return Q, R, perm
 
@@ -293,3 +305,83 @@ def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
         return _on_host(lambda ab, B: _numpy_linalg.solve_banded(ab, widths, B), ab, B)
 
     return custom_derivative(now, jvp, vjp, (2, 2))(*_common(ab, B))
+
+
+# recurrences, on the host too
+# --------------------------------------------------------------------------------------------------
+
+
+def _pivots_jvp(primals: tuple, tangents: tuple, p: Array) -> Array:
+    # p_i + s_(i-1) / p_(i-1) = d_i:  dp_i - (s / p^2)_(i-1) dp_(i-1) = dd_i - (ds / p)_(i-1)
+    (_, s), (dd, ds), before = primals, tangents, p[..., :-1]
+    right = dd - torch.cat([torch.zeros_like(dd[..., :1]), ds / before], -1)
+    below = -s / before**2
+    return solve_tridiagonal(below, torch.ones_like(p), 0 * below, right[..., None])[..., 0]
+
+
+_tridiagonal_pivots = custom_derivative(
+    lambda *arrays: _on_host(_recurrences.tridiagonal_pivots, *arrays), _pivots_jvp, ranks=(1, 1)
+)
+
+
+@_half
+def tridiagonal_pivots(d: Array, s: Array) -> Array:
+    """The pivots p_i = d_i - s_(i-1) / p_(i-1) of elimination without exchanges, d (*batch, n) and
+    s = lower * upper (*batch, n-1). A zero is divided by as if it were a very small number."""
+    d, s = _common(d, s)
+    batch = torch.broadcast_shapes(d.shape[:-1], s.shape[:-1])
+    return _tridiagonal_pivots(d.expand(*batch, -1), s.expand(*batch, -1))
+
+
+def solve_triangular_sum(triangles: tuple[Array, ...], B: Array, adjoint: bool = False) -> Array:
+    """Solve (T_1 ⊕ T_2 ⊕ ...) X = B, or with its adjoint, for complex upper triangles T, which are
+    constants; B is (*batch, n_1 n_2 ..., k)."""
+
+    def now(B: Array) -> Array:
+        host = tuple(T.numpy(force=True) for T in triangles)
+        return _on_host(lambda B: _recurrences.solve_triangular_sum(host, B, adjoint), B)
+
+    return custom_derivative(
+        now,
+        lambda primals, tangents, X: solve_triangular_sum(triangles, tangents[0], adjoint),
+        lambda primals, X, G: (solve_triangular_sum(triangles, G, not adjoint),),
+        (2,),
+    )(B)
+
+
+def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> tuple[Array, Array]:
+    """Solve (T_11 - t I) Y = c R for upper triangular T, or with the adjoint, where t is the entry
+    of its diagonal at `places`, one for each column, and T_11 what is above and before it; Y has
+    zeros from there on. Returns Y and c, which keeps Y from overflowing: a constant."""
+
+    def again(T: Array, places: Array, R: Array, other: bool) -> Array:
+        Y, c = solve_shifted(T, places, R, other)
+        return Y / c[..., None, :]
+
+    def now(T: Array, places: Array, R: Array) -> tuple[Array, Array]:
+        host = (x.numpy(force=True) for x in (T, places, R))
+        found = _recurrences.solve_shifted(*host, adjoint)
+        return tuple(torch.from_numpy(x).to(R.device) for x in found)
+
+    def jvp(primals: tuple, tangents: tuple, output: tuple) -> tuple:
+        # (T_11 - t I) dY = c dR - (dT_11 - dt I) Y
+        (T, places, _), (dT, _, dR), (Y, c) = primals, tangents, output
+        dT = dT.mH.tril() if adjoint else dT.triu()
+        dt = torch.take_along_dim(dT.diagonal(0, -2, -1), places, -1)
+        right = c[..., None, :] * dR - (dT @ Y - Y * dt[..., None, :])
+        return again(T, places, right, adjoint), torch.zeros_like(c)
+
+    def vjp(primals: tuple, output: tuple, cotangents: tuple) -> tuple:
+        (T, places, R), (Y, c) = primals, output
+        W = again(T, places, cotangents[0], not adjoint)
+        here = (torch.arange(T.shape[-1], device=T.device)[:, None] == places[..., None, :]).to(T)
+        dt = (here @ (W * Y.conj()).sum(-2)[..., None])[..., 0]
+        G = torch.diag_embed(dt) - W @ Y.mH
+        G = (G.mH if adjoint else G).triu()
+        return _sum_to(G, T.shape), None, _sum_to(c[..., None, :] * W, R.shape)
+
+    T, R = _common(T, R)
+    return custom_derivative(now, jvp, vjp, (2, 1, 2))(T, places, R)
+
+
+linear_recurrence = _banded.double_recurrence

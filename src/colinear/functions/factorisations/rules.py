@@ -43,7 +43,6 @@ from ..common import (
     has_orthonormal_columns,
     identity_like,
     ignore_float_errors,
-    is_traced_or_differentiated,
     operands_in_context,
     orthonormal,
     report_failure,
@@ -386,31 +385,10 @@ def _is_mirrored(xp: Any, below: Array, above: Array) -> Array:
 
 
 def _pivots(xp: Any, a: Array, b: Array) -> Array:
-    """δ_i+1 = a_i+1 - b_i^2 / δ_i, a loop of the length of the matrix."""
-    n, batch = a.shape[-1], np.broadcast_shapes(tuple(a.shape[:-1]), tuple(b.shape[:-1]))
-    a, b = xp.broadcast_to(a, (*batch, n)), xp.broadcast_to(b, (*batch, n - 1))
-    if not is_traced_or_differentiated(xp, a, b) and xp.peek(a) is not None:
-        pivots = _host_pivots(xp.to_numpy(a), xp.to_numpy(b))
-        return xp.asarray(pivots, dtype=a.dtype, device=xp.device_of(a))
-
-    def step(pivot: Array, a: Array, b: Array) -> tuple[Array, Array]:
-        pivot = a - b**2 / pivot
-        return pivot, pivot
-
-    rows = (xp.moveaxis(x, -1, 0) for x in (a, xp.concat([0 * a[..., :1], b], axis=-1)))
-    return xp.moveaxis(xp.scan(step, 0 * a[..., 0] + 1, *rows), 0, -1)  # from b_0 = 0
-
-
-def _host_pivots(a: Any, b: Any) -> Any:
-    """The same by LAPACK's pttrf; the pivots from the first that is not positive are NaN."""
-    from scipy.linalg import get_lapack_funcs
-
-    factor = get_lapack_funcs("pttrf", (a, b))
-    pivots = np.empty_like(a)
-    for at in np.ndindex(a.shape[:-1]):
-        pivots[at], _, info = factor(a[at], b[at])
-        pivots[at][info - 1 if info > 0 else a.shape[-1] :] = np.nan
-    return pivots
+    """δ_i+1 = a_i+1 - b_i^2 / δ_i, in parts of the largest entry, lest squares overflow."""
+    scale = xp.stop_gradient(xp.max(xp.abs(a), axis=-1, keepdims=True))
+    scale = xp.where(xp.logical_and(scale > 0, xp.isfinite(scale)), scale, 1)
+    return scale * xp.tridiagonal_pivots(a / scale, (b / scale) ** 2)
 
 
 def band_is_on_the_host(A: LinearOperator) -> bool:
