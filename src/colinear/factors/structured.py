@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..backends import Array, adjoint, namespace_of
 from ..backends import shared as _banded
-from ..operators import LinearOperator
+from ..info import recording, report
+from ..operators import BlockDiag, Dense, LinearOperator, Permutation, Triangular
 from ..operators.banded import bound_of_tridiagonal, natural_length, pad_with_zeros
 from ..operators.context import Context, broadcast_batches, context_of
-from ..operators.tree import conjugate_leaves, memo
+from ..operators.tree import Index, conjugate_leaves, memo
 from ..operators.unitary import bound_by_norm, fourier_flops, sine_transform
+from ..status import failed
 
 # Inverses of structured matrices as operators: by Fourier transforms, along bands, and in bases of
 # eigenvectors.
@@ -229,6 +232,39 @@ class StackedBlocks(LinearOperator):
     @property
     def _flops(self) -> float:
         return self.A.shape[-3] * self.A.flops
+
+
+def of_all_blocks(A: BlockDiag, compute: Callable[[LinearOperator], Any]) -> Any:
+    """`compute` of the blocks as one batch, along its last axis: None where they are not matrices
+    of one size, or where it fails, so that they are to be computed one by one, and the one that
+    fails is named."""
+    blocks = A.stack()
+    if blocks is None:
+        return None
+    with recording(detailed=True) as reports:
+        found = compute(blocks)
+    if any(failed(info._status) is True for info in reports):
+        return None
+    for info in reports:
+        report(info)
+    return found
+
+
+def as_blocks(B: LinearOperator) -> LinearOperator:
+    """diag(B_1, ..., B_k) of the matrices along the last batch dimension of one operator."""
+    if isinstance(B, Permutation):
+        given, n = B.perm.host if isinstance(B.perm, Index) else B.perm, B.shape[-1]
+        starts = n * np.arange(B.shape[-3])[:, None]
+        if isinstance(B.perm, Index):
+            return Permutation._of(Index((given + starts).reshape(*B.shape[:-3], -1)), B.context)
+        xp = namespace_of(given)
+        flat = xp.reshape(
+            given + xp.asarray(starts, device=xp.device_of(given)), (*B.shape[:-3], -1)
+        )
+        return Permutation._of(flat, B.context)
+    if isinstance(B, Dense | Triangular):  # views, where there are such
+        return BlockDiag(*(B.with_arrays((A,)) for A in B.xp.moveaxis(B.A, -3, 0)))
+    return BlockDiag(*(B[..., i, :, :] for i in range(B.shape[-3])))
 
 
 # The inverse of a power of A ⊕ B for tridiagonal A, B of constant diagonals: transforms along the

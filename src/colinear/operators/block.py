@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import reduce
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
-from ..properties import ALL_PROPERTIES, SELF_ADJOINT, SYMMETRIC
+from ..properties import ALL_PROPERTIES, SELF_ADJOINT, STIEFEL, SYMMETRIC, UNITARY
+from .banded import scatter_dense
 from .base import LinearOperator
 from .context import common_batch, common_context, concat_batches
 from .convert import as_operators, operator_list
+from .dense import Dense, Triangular
 from .diagonal import Diagonal, Identity, Zero
 from .neutral import dense_part
 from .transposed import are_adjoint, are_transposed
@@ -24,6 +29,8 @@ from .tree import (
     shared,
     transpose_operands,
 )
+
+SMALL_BLOCK_ENTRIES = 2**12  # up to which blocks are copied into one array to be multiplied by
 
 
 class BlockDiag(LinearOperator):
@@ -72,17 +79,65 @@ class BlockDiag(LinearOperator):
     _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
 
     def _matmat(self, X: Array) -> Array:
+        xp, first = namespace_of(X), self.operands[0]
+        # a copy of small blocks costs less than a call for each
+        is_small = first.shape[-1] * first.shape[-2] <= SMALL_BLOCK_ENTRIES
+        blocks = self.stack() if is_small else None
+        if blocks is not None:  # the products of all blocks at once
+            count, m, n = blocks.shape[-3:]
+            Y = blocks._matmat(xp.reshape(X, (*X.shape[:-2], count, n, X.shape[-1])))
+            return xp.reshape(Y, (*Y.shape[:-3], count * m, X.shape[-1]))
         parts = split_rows(X, [A.shape[-1] for A in self.operands])
         products = [A @ part for A, part in zip(self.operands, parts, strict=True)]
-        return concat_batches(namespace_of(X), products, axis=-2)
+        return concat_batches(xp, products, axis=-2)
 
     def _to_dense(self) -> Array:
-        numbered = list(enumerate(self.operands))
-        grid = [
-            [A if i == j else Zero(A.shape[-2], B.shape[-1], like=self) for j, B in numbered]
-            for i, A in numbered
+        """The matrix, by one scatter."""
+        xp, n, blocks = self.xp, self.shape[-1], self.stack()
+        below, beside = (
+            list(accumulate(sizes)) for sizes in zip(*[A.shape[-2:] for A in self.operands])
+        )
+        places = [
+            (np.arange(i - A.shape[-2], i)[:, None] * n + np.arange(j - A.shape[-1], j)).reshape(-1)
+            for A, i, j in zip(self.operands, below, beside, strict=True)
         ]
-        return dense_grid(self, grid)
+
+        def flat(x: Array, axes: int) -> Array:
+            size = math.prod(x.shape[x.ndim - axes :])
+            return xp.broadcast_to(
+                xp.reshape(x, (*x.shape[: x.ndim - axes], size)), (*self.batch_shape, size)
+            )
+
+        if blocks is None:
+            each = [flat(dense_part(A, self), 2) for A in self.operands]
+            values = xp.concat([xp.astype(x, self.dtype) for x in each], axis=-1)
+        else:
+            values = flat(blocks.to_dense(), 3)
+        return scatter_dense(self, values, np.concatenate(places))
+
+    def has_alike_blocks(self) -> bool:
+        """Whether the blocks are several matrices, or triangles, of one size and dtype."""
+        first: Any = self.operands[0]
+        if len(self.operands) < 3 or type(first) not in (Dense, Triangular):
+            return False
+
+        def kind(B: Any) -> tuple:
+            sides = (B.lower, B.unit) if type(B) is Triangular else ()
+            return B.A.shape, B.A.dtype, sides
+
+        like = kind(first)
+        return all(type(B) is type(first) and kind(B) == like for B in self.operands)
+
+    def stack(self) -> LinearOperator | None:
+        """The blocks as one operator (*batch, count, m, n) if they are alike, else None."""
+        blocks: Any = self.operands
+        if not self.has_alike_blocks():
+            return None
+        A = self.xp.stack([block.A for block in blocks], axis=-3)
+        known = self.properties & ~(UNITARY | STIEFEL)
+        if isinstance(blocks[0], Dense):
+            return Dense._of(A)._claim(known)
+        return Triangular._of(A, blocks[0].lower, blocks[0].unit)._claim(known)
 
     _flops = operand_flops
 

@@ -9,8 +9,8 @@ import pytest
 
 import colinear as co
 from colinear import backends
-from colinear.status import Status
 from colinear.functions.factorisations.banded import ROWS
+from colinear.status import Status
 from colinear.testing import check_operator, forbid_dense
 
 SETTINGS = [

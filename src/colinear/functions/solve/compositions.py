@@ -10,8 +10,8 @@ import numpy as np
 
 from ...dispatch import rule
 from ...factors.inverse import Inverse
-from ...factors.structured import StackedBlocks
-from ...info import labelled, recording, report
+from ...factors.structured import StackedBlocks, of_all_blocks
+from ...info import labelled, report
 from ...operators import (
     Adjoint,
     Block,
@@ -38,21 +38,17 @@ from ...properties import (
     POSITIVE_DEFINITE,
     POSITIVE_SEMIDEFINITE,
     SELF_ADJOINT,
-    STIEFEL,
     SYMMETRIC,
-    UNITARY,
     Unitary,
 )
 from ...status import failed
 from ..common import (
-    have_failed,
     host_value,
     in_context,
     is_positive,
     is_square,
     once_each,
     reciprocal,
-    report_all,
     report_leaves,
 )
 from .auto import with_tolerance_for_parts
@@ -93,31 +89,18 @@ def inv_kronecker(A: Any, method: Any) -> LinearOperator:
     return kept(A, Kronecker(*_parts("factor", A, method)))
 
 
-def blocks_are_alike(A: LinearOperator) -> bool:
-    """Whether the blocks are several matrices of one size and dtype."""
-    blocks: Any = A.operands
-    if (
-        len(blocks) < 3
-        or not isinstance(blocks[0], Dense)
-        or blocks[0].shape[-1] != blocks[0].shape[-2]
-    ):
-        return False
-    shape, dtype = blocks[0].A.shape, blocks[0].A.dtype
-    return all(
-        type(block) is Dense and block.A.shape == shape and block.A.dtype == dtype
-        for block in blocks
-    )
+def blocks_are_alike(A: Any) -> bool:
+    """Whether the blocks are several square matrices, or triangles, of one size and dtype."""
+    m, n = A.operands[0].shape[-2:]
+    return m == n and A.has_alike_blocks()
 
 
 @rule(inv, BlockDiag, when=blocks_are_alike, hereditary=True)
 def inv_alike_blocks(A: Any, method: Any) -> LinearOperator:
     """diag(A, B, ...)^-1 = diag(A^-1, B^-1, ...): matrices of one size, factored together"""
-    stacked = Dense._of(A.xp.stack([block.A for block in A.operands], axis=-3))
-    with recording() as reports:
-        together = inv(stacked._claim(A.properties & ~(UNITARY | STIEFEL)), method)
-    if have_failed(reports):
+    together = of_all_blocks(A, lambda blocks: inv(blocks, method))
+    if together is None:
         return inv_block_diagonal(A, method)  # which names the block
-    report_all(reports)
     return Inverse._of(A, StackedBlocks._of(together))
 
 
@@ -300,11 +283,11 @@ def _difference(
     D: LinearOperator, T: LinearOperator, whole: LinearOperator, positive: bool
 ) -> LinearOperator:
     """D - T, a matrix if T is one. `positive`: T is known to be semidefinite."""
+    if isinstance(T, Zero):
+        return D
     T = T._claim(POSITIVE_SEMIDEFINITE) if positive else T
     if isinstance(D, Zero):
         return Scaled(-1.0, T)
-    if isinstance(T, Zero):
-        return D
     return Dense(dense_part(D, whole) - T.A) if isinstance(T, Dense) else Sum(D, Scaled(-1.0, T))
 
 
