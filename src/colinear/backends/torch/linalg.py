@@ -34,6 +34,11 @@ def _common(*arrays: Array) -> list[Array]:
     return [x if x.dtype == dtype else x.to(dtype) for x in arrays]
 
 
+def is_on_device(x: Array) -> bool:
+    """Whether an operation on x is a launch, and its values are not on the host."""
+    return x.device.type != "cpu"
+
+
 # Cholesky, LU, LDL
 # -------------------------------------------------------------------------------------------------
 
@@ -47,7 +52,7 @@ def cholesky(A: Array) -> tuple[Array, Array]:
 
 
 def _cholesky_inverse_now(L: Array) -> Array:
-    if L.device.type != "cpu":
+    if is_on_device(L):
         return torch.cholesky_inverse(L)
     # 1.5 times as fast as torch's
     return torch.from_numpy(_numpy_linalg.cholesky_inverse(L.numpy(force=True)))
@@ -116,7 +121,7 @@ def ldl_factor(A: Array) -> tuple[Array, ...]:
     eigenvectors. Constant for derivatives.
     """
     A = A.detach()
-    if A.device.type != "cpu":
+    if is_on_device(A):
         return tuple(torch.linalg.eigh(A))[::-1]
     return tuple(torch.linalg.ldl_factor_ex(A, hermitian=A.is_complex())[:2])
 
@@ -194,7 +199,7 @@ def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
     torch has none: the order comes from LAPACK on the host, of a large matrix on a device from
     `pivot_order`.
     """
-    is_large = A.device.type != "cpu" and A.shape[-2] * A.shape[-1] > LARGE_PIVOTED
+    is_large = is_on_device(A) and A.shape[-2] * A.shape[-1] > LARGE_PIVOTED
     on_device = is_large or torch.compiler.is_compiling()
     perm = (functools.partial(pivot_order, xp) if on_device else _host_order)(A.detach())
     Q, R = torch.linalg.qr(torch.take_along_dim(A, perm[..., None, :], -1))
