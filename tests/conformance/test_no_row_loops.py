@@ -107,7 +107,8 @@ FUNCTIONS = {
 # Which functions each operator is asked for: those that its structure gives an algorithm of its own.
 # The others are one call of a library, whatever n is.
 ASKED = {
-    "tridiagonal": set(FUNCTIONS) - {"svd", "eig", "sqrt", "pinv", "lstsq", "nullspace", "solve by QR"},
+    "tridiagonal": set(FUNCTIONS)
+    - {"svd", "eig", "sqrt", "pinv", "lstsq", "nullspace", "solve by QR"},
     "banded": set(FUNCTIONS) - {"svd", "eig", "sqrt", "pinv", "lstsq", "nullspace", "solve by QR"},
     "toeplitz": {"product", "product by the adjoint", "matrix", "solve", "logdet", "norm", "diag"},
     "lower_triangle": {"solve", "product by the inverse", "eig", "logdet", "lu", "qr"},
@@ -124,7 +125,10 @@ CASES = [(operator, function) for operator in MAKERS for function in sorted(ASKE
 GROWING = {
     ("tridiagonal", "qr"): "each window of 24 columns needs the one before: on the host",
     ("banded", "qr"): "the same",
-    ("dense", "solve by QR"): "of a large matrix each step for the order is a product of n² numbers",
+    (
+        "dense",
+        "solve by QR",
+    ): "of a large matrix each step for the order is a product of n² numbers",
     ("blocks", "nullspace"): "each block has a null space of its own size, which must be seen",
 }
 GROWING_WITH_GRADIENTS = {
@@ -182,7 +186,6 @@ def grows(operator, function, is_recorded=False):
     is_dense = is_dense or function in ("matrix", "eig", "svd", "sqrt")
     sizes = (FEW_DENSE, MANY_DENSE) if is_dense else (FEW, MANY)
     few, many = (operations(operator, function, n, is_recorded) for n in sizes)
-    print(few, many)
     return many > 1.7 * few + 40  # doublings take log2(n) steps
 
 
@@ -191,7 +194,52 @@ def test_torch_launches_no_more_for_more_rows(as_on_a_device, operator, function
     assert grows(operator, function) == ((operator, function) in GROWING)
 
 
-@pytest.mark.parametrize(("operator", "function"), [c for c in CASES if c[1] not in HAVE_NO_GRADIENT])
+@pytest.mark.parametrize(
+    ("operator", "function"), [c for c in CASES if c[1] not in HAVE_NO_GRADIENT]
+)
 def test_nor_do_gradients(as_on_a_device, operator, function):
     expected = (operator, function) in GROWING_WITH_GRADIENTS
     assert grows(operator, function, is_recorded=True) == expected
+
+
+# ------------------------------------------------------------------------------------------- JAX
+
+GROWING_PROGRAMS = {
+    ("blocks", "pinv"): "each pseudoinverse under jit is one of its own, with its own derivative",
+    ("blocks", "lstsq"): "the same",
+}
+# of values that cannot be seen; of a matrix, which is one call
+HAVE_NO_PROGRAM = {"nullspace"}
+
+
+def equations(jaxpr):
+    """How many equations a program has, those of its loops and branches with it."""
+    inner = [
+        getattr(part, "jaxpr", part)
+        for equation in jaxpr.eqns
+        for value in equation.params.values()
+        for part in (value if isinstance(value, list | tuple) else [value])
+    ]
+    return len(jaxpr.eqns) + sum(equations(part) for part in inner if hasattr(part, "eqns"))
+
+
+@pytest.mark.parametrize(
+    ("operator", "function"),
+    [c for c in CASES if c[0] != "grid_of_blocks" and c[1] not in HAVE_NO_PROGRAM],
+)
+def test_programs_of_jax_grow_no_longer_for_more_rows(operator, function):
+    jax = pytest.importorskip("jax")
+
+    def size(n):
+        A = MAKERS[operator](jax.numpy.asarray, n)
+        leaves, structure = jax.tree.flatten(A)
+
+        def answer(leaves, b):
+            if operator == "sum_without_eigenvectors":  # which are found where values can be seen
+                return co.inv(A).T @ b if "transposed" in function else co.inv(A) @ b
+            return jax.tree.leaves(FUNCTIONS[function](jax.tree.unflatten(structure, leaves)))
+
+        return equations(jax.make_jaxpr(answer)(leaves, side(A)).jaxpr)
+
+    few, many = size(24), size(192)
+    assert (many > 1.7 * few + 40) == ((operator, function) in GROWING_PROGRAMS)

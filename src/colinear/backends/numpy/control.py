@@ -181,7 +181,7 @@ def tridiagonal_pivots(d: Array, s: Array) -> Array:
         return np.zeros((*batch, n), d.dtype)
     D = np.array(np.broadcast_to(d, (*batch, n)), np.result_type(d, np.float64)).reshape(-1, n)
     S = np.zeros_like(D)  # s_(i-1) beside d_i: zero at the beginning of each matrix
-    S[:, 1:] = np.broadcast_to(s, (*batch, n - 1)).reshape(-1, n - 1)
+    S[:, 1:] = np.broadcast_to(s, (*batch, n - 1)).reshape(len(D), n - 1)
     with np.errstate(all="ignore"):
         if D.dtype == np.float64 and D.size > 1 and S.min() >= 0:
             p, _, failure = scipy.linalg.lapack.dpttrf(D.ravel(), np.sqrt(S.ravel()[1:]))
@@ -262,6 +262,7 @@ def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> t
     Y, c = np.zeros((*batch, n, k), R.dtype), np.ones((*batch, k), R.real.dtype)
     T = T.conj() if adjoint else T
     t, eps = np.diagonal(T, 0, -2, -1), np.finfo(T.dtype).eps
+    places = np.broadcast_to(places, (*batch, k))
     values = np.take_along_axis(np.broadcast_to(t, (*batch, n)), places, -1)
     least = eps * np.abs(T).max((-2, -1), initial=0)[..., None] + np.finfo(np.float32).tiny
     with np.errstate(all="ignore"):

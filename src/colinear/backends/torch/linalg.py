@@ -351,7 +351,7 @@ def solve_triangular_sum(triangles: tuple[Array, ...], B: Array, adjoint: bool =
         lambda primals, tangents, X: solve_triangular_sum(triangles, tangents[0], adjoint),
         lambda primals, X, G: (solve_triangular_sum(triangles, G, not adjoint),),
         (2,),
-    )(B)
+    )(B.to(torch.promote_types(B.dtype, triangles[0].dtype)))
 
 
 def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> tuple[Array, Array]:
@@ -363,7 +363,11 @@ def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> t
         Y, c = solve_shifted(T, places, R, other)
         return Y / c[..., None, :]
 
-    def now(T: Array, places: Array, R: Array) -> tuple[Array, Array]:
+    def here(T: Array, places: Array) -> Array:
+        rows = torch.arange(T.shape[-1], device=T.device)[:, None]
+        return (rows == places[..., None, :]).to(T.dtype)
+
+    def now(T: Array, places: Array, R: Array) -> tuple[Array, ...]:
         host = (x.numpy(force=True) for x in (T, places, R))
         found = _recurrences.solve_shifted(*host, adjoint)
         return tuple(torch.from_numpy(x).to(R.device) for x in found)
@@ -372,15 +376,14 @@ def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> t
         # (T_11 - t I) dY = c dR - (dT_11 - dt I) Y
         (T, places, _), (dT, _, dR), (Y, c) = primals, tangents, output
         dT = dT.mH.tril() if adjoint else dT.triu()
-        dt = torch.take_along_dim(dT.diagonal(0, -2, -1), places, -1)
-        right = c[..., None, :] * dR - (dT @ Y - Y * dt[..., None, :])
+        dt = dT.diagonal(0, -2, -1)[..., None, :] @ here(T, places)
+        right = c[..., None, :] * dR - (dT @ Y - Y * dt)
         return again(T, places, right, adjoint), torch.zeros_like(c)
 
     def vjp(primals: tuple, output: tuple, cotangents: tuple) -> tuple:
         (T, places, R), (Y, c) = primals, output
         W = again(T, places, cotangents[0], not adjoint)
-        here = (torch.arange(T.shape[-1], device=T.device)[:, None] == places[..., None, :]).to(T)
-        dt = (here @ (W * Y.conj()).sum(-2)[..., None])[..., 0]
+        dt = (here(T, places) @ (W * Y.conj()).sum(-2)[..., None])[..., 0]
         G = torch.diag_embed(dt) - W @ Y.mH
         G = (G.mH if adjoint else G).triu()
         return _sum_to(G, T.shape), None, _sum_to(c[..., None, :] * W, R.shape)
