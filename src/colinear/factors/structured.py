@@ -11,7 +11,15 @@ import numpy as np
 from ..backends import Array, adjoint, namespace_of
 from ..backends import shared as _banded
 from ..info import recording, report
-from ..operators import BlockDiag, Dense, LinearOperator, Permutation, Triangular
+from ..operators import (
+    BlockDiag,
+    Dense,
+    Identity,
+    Kronecker,
+    LinearOperator,
+    Permutation,
+    Triangular,
+)
 from ..operators.banded import bound_of_tridiagonal, natural_length, pad_with_zeros
 from ..operators.context import Context, broadcast_batches, context_of
 from ..operators.tree import Index, conjugate_leaves, memo
@@ -250,11 +258,16 @@ def of_all_blocks(A: BlockDiag, compute: Callable[[LinearOperator], Any]) -> Any
     return found
 
 
-def as_blocks(B: LinearOperator) -> LinearOperator:
-    """diag(B_1, ..., B_k) of the matrices along the last batch dimension of one operator."""
+def as_blocks(B: LinearOperator, count: int) -> LinearOperator:
+    """diag(B_1, ..., B_k) of the k matrices along the last batch dimension of one operator; of one
+    that has no such dimension, as the identity may, k times that."""
+    if isinstance(B, Identity):
+        return Identity(count * B.shape[-1], like=B)
+    if B.ndim == 2:
+        return Kronecker(Identity(count, like=B), B)
     if isinstance(B, Permutation):
         given, n = B.perm.host if isinstance(B.perm, Index) else B.perm, B.shape[-1]
-        starts = n * np.arange(B.shape[-3])[:, None]
+        starts = n * np.arange(count)[:, None]
         if isinstance(B.perm, Index):
             return Permutation._of(Index((given + starts).reshape(*B.shape[:-3], -1)), B.context)
         xp = namespace_of(given)
@@ -264,7 +277,7 @@ def as_blocks(B: LinearOperator) -> LinearOperator:
         return Permutation._of(flat, B.context)
     if isinstance(B, Dense | Triangular):  # views, where there are such
         return BlockDiag(*(B.with_arrays((A,)) for A in B.xp.moveaxis(B.A, -3, 0)))
-    return BlockDiag(*(B[..., i, :, :] for i in range(B.shape[-3])))
+    return BlockDiag(*(B[..., i, :, :] for i in range(count)))
 
 
 # The inverse of a power of A ⊕ B for tridiagonal A, B of constant diagonals: transforms along the

@@ -65,7 +65,7 @@ def _by_operands(A: Any, factorise: Any, method: Any) -> Factors:
     if isinstance(A, BlockDiag):
         together = of_all_blocks(A, lambda blocks: factorise(blocks, method))
         if together is not None:
-            return tuple(map(as_blocks, together))
+            return tuple([as_blocks(factor, len(A.operands)) for factor in together])
     each = zip(*(factorise(operand, method) for operand in operands_in_context(A)))
     return tuple([type(A)(*factors) for factors in each])
 
@@ -313,7 +313,7 @@ def cholesky_block_diagonal(A: Any, method: Any) -> LinearOperator:
     """diag(A, B) = diag(L, M) diag(L, M)^H for A = L L^H, B = M M^H"""
     together = of_all_blocks(A, lambda blocks: cholesky(blocks, method))
     if together is not None:
-        return as_blocks(together)
+        return as_blocks(together, len(A.operands))
     return BlockDiag(*(cholesky(block, method) for block in operands_in_context(A)))
 
 

@@ -173,7 +173,9 @@ def pinv_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
             U, s, V = together
             s = xp.reshape(s, (*A.batch_shape, -1))
             D = Diagonal(inverted(xp, s, s > negligible(A, s, rtol)))
-            return Product(as_blocks(V), D, as_blocks(U).H)._claim(A._claims)
+            return Product(
+                as_blocks(V, len(A.operands)), D, as_blocks(U, len(A.operands)).H
+            )._claim(A._claims)
     triplets = each_svd(operands_in_context(A), max(A.shape[-2:]), method)
     # in a Fourier basis: each to its own rounding
     if not A.is_complex and any(U.is_complex for U, _, _ in triplets):

@@ -71,7 +71,7 @@ def of_block_diagonal(A: Any, call: Call) -> LinearOperator:
     kept = A.properties & (SELF_ADJOINT | POSITIVE)
     together = of_all_blocks(A, call.again)
     if together is not None:
-        return as_blocks(together)
+        return as_blocks(together, len(A.operands))
     return BlockDiag(*(call.again(block._claim(kept)) for block in operands_in_context(A)))
 
 

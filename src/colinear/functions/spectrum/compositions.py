@@ -156,7 +156,7 @@ def eig_block_diagonal(A: Any, asked: Asked) -> Pairs:
     together = of_all_blocks(A, pairs_of)
     if together is not None:
         values = xp.reshape(asked.typed(together[0]), (*A.batch_shape, -1))
-        return asked.finish(values, as_blocks(together[1]))
+        return asked.finish(values, as_blocks(together[1], len(A.operands)))
     pairs = [pairs_of(block) for block in operands_in_context(A)]
     parts = [asked.typed(values) for values, _ in pairs]
     values = xp.concat(
