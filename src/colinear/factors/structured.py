@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..backends import Array, adjoint, namespace_of
 from ..backends import shared as _banded
-from ..info import recording, report
 from ..operators import (
     BlockDiag,
     Dense,
@@ -24,7 +22,6 @@ from ..operators.banded import bound_of_tridiagonal, natural_length, pad_with_ze
 from ..operators.context import Context, broadcast_batches, context_of
 from ..operators.tree import Index, conjugate_leaves, memo
 from ..operators.unitary import bound_by_norm, fourier_flops, sine_transform
-from ..status import failed
 
 # Inverses of structured matrices as operators: by Fourier transforms, along bands, and in bases of
 # eigenvectors.
@@ -240,22 +237,6 @@ class StackedBlocks(LinearOperator):
     @property
     def _flops(self) -> float:
         return self.A.shape[-3] * self.A.flops
-
-
-def of_all_blocks(A: BlockDiag, compute: Callable[[LinearOperator], Any]) -> Any:
-    """`compute` of the blocks as one batch, along its last axis: None where they are not matrices
-    of one size, or where it fails, so that they are to be computed one by one, and the one that
-    fails is named."""
-    blocks = A.stack()
-    if blocks is None:
-        return None
-    with recording(detailed=True) as reports:
-        found = compute(blocks)
-    if any(failed(info._status) is True for info in reports):
-        return None
-    for info in reports:
-        report(info)
-    return found
 
 
 def as_blocks(B: LinearOperator, count: int) -> LinearOperator:

@@ -368,8 +368,8 @@ def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> t
         return (rows == places[..., None, :]).to(T.dtype)
 
     def now(T: Array, places: Array, R: Array) -> tuple[Array, ...]:
-        host = (x.numpy(force=True) for x in (T, places, R))
-        found = _recurrences.solve_shifted(*host, adjoint)
+        t, p, r = (x.numpy(force=True) for x in (T, places, R))
+        found = _recurrences.solve_shifted(t, p, r, adjoint)
         return tuple(torch.from_numpy(x).to(R.device) for x in found)
 
     def jvp(primals: tuple, tangents: tuple, output: tuple) -> tuple:

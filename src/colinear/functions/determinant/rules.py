@@ -13,7 +13,6 @@ from ...backends import Array
 from ...dispatch import arrange, rule
 from ...factors.dense import LUFactor
 from ...factors.inverse import Inverse
-from ...factors.structured import of_all_blocks
 from ...methods.structured import parity
 from ...operators import (
     FFT,
@@ -275,9 +274,10 @@ def slogdet_product(A: Any, method: Any) -> Determinant:
 def slogdet_block_diagonal(A: Any, method: Any) -> Determinant:
     """det diag(A, B) = det A det B, both square"""
     if method is None or not method.is_stochastic:
-        together = of_all_blocks(A, lambda blocks: slogdet(blocks, method))
-        if together is not None:
-            return A.xp.prod(together[0], axis=-1), A.xp.sum(together[1], axis=-1)
+        blocks = A.stack()
+        if blocks is not None:
+            sign, logarithm = slogdet(blocks, method)
+            return A.xp.prod(sign, axis=-1), A.xp.sum(logarithm, axis=-1)
     return from_parts(A, method, [1] * len(A.operands))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ... import autodiff
 from ...backends import Array, adjoint, namespace_of
 from ...dispatch import rule
-from ...factors.structured import as_blocks, lapack_band, of_all_blocks
+from ...factors.structured import as_blocks, lapack_band
 from ...info import Info, report
 from ...operators import (
     Banded,
@@ -62,10 +62,8 @@ Factors = tuple[LinearOperator, ...]
 
 def _by_operands(A: Any, factorise: Any, method: Any) -> Factors:
     """The factors of a Kronecker product or of blocks: of each operand, put together as they are."""
-    if isinstance(A, BlockDiag):
-        together = of_all_blocks(A, lambda blocks: factorise(blocks, method))
-        if together is not None:
-            return tuple([as_blocks(factor, len(A.operands)) for factor in together])
+    if isinstance(A, BlockDiag) and (blocks := A.stack()) is not None:
+        return tuple([as_blocks(X, len(A.operands)) for X in factorise(blocks, method)])
     each = zip(*(factorise(operand, method) for operand in operands_in_context(A)))
     return tuple([type(A)(*factors) for factors in each])
 
@@ -311,9 +309,8 @@ def cholesky_conjugate(A: Any, method: Any) -> LinearOperator:
 @rule(cholesky, BlockDiag, when=all_square)
 def cholesky_block_diagonal(A: Any, method: Any) -> LinearOperator:
     """diag(A, B) = diag(L, M) diag(L, M)^H for A = L L^H, B = M M^H"""
-    together = of_all_blocks(A, lambda blocks: cholesky(blocks, method))
-    if together is not None:
-        return as_blocks(together, len(A.operands))
+    if (blocks := A.stack()) is not None:
+        return as_blocks(cholesky(blocks, method), len(A.operands))
     return BlockDiag(*(cholesky(block, method) for block in operands_in_context(A)))
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from ...dispatch import rule
 from ...factors.inverse import Inverse
-from ...factors.structured import StackedBlocks, of_all_blocks
-from ...info import labelled, report
+from ...factors.structured import StackedBlocks
+from ...info import labelled, recording, report
 from ...operators import (
     Adjoint,
     Block,
@@ -43,12 +43,14 @@ from ...properties import (
 )
 from ...status import failed
 from ..common import (
+    have_failed,
     host_value,
     in_context,
     is_positive,
     is_square,
     once_each,
     reciprocal,
+    report_all,
     report_leaves,
 )
 from .auto import with_tolerance_for_parts
@@ -98,9 +100,11 @@ def blocks_are_alike(A: Any) -> bool:
 @rule(inv, BlockDiag, when=blocks_are_alike, hereditary=True)
 def inv_alike_blocks(A: Any, method: Any) -> LinearOperator:
     """diag(A, B, ...)^-1 = diag(A^-1, B^-1, ...): matrices of one size, factored together"""
-    together = of_all_blocks(A, lambda blocks: inv(blocks, method))
-    if together is None:
+    with recording() as reports:
+        together = inv(A.stack(), method)
+    if have_failed(reports):
         return inv_block_diagonal(A, method)  # which names the block
+    report_all(reports)
     return Inverse._of(A, StackedBlocks._of(together))
 
 
