@@ -8,7 +8,6 @@ are right.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from ..numpy import linalg as _numpy_linalg
 from ..shared import cholesky_solve, eigen_solve, ldl_slogdet, of_finite, pivot_order
 from .arithmetic import _half
 from .derivatives import custom_derivative
+from .programs import opaque
 
 Array = Any
 
@@ -185,10 +185,12 @@ def qr_triangle(A: Array) -> Array:
 # on the host (a step is ten launches, whatever the size)
 LARGE_PIVOTED = 2**19
 
-_host_order = custom_derivative(
-    lambda A: _on_host(lambda A: _numpy_linalg.qr_pivoted(A)[2], A),
-    lambda primals, tangents, order: torch.zeros_like(order),
-    ranks=(2,),
+_host_order = opaque(lambda A: A.new_empty((*A.shape[:-2], A.shape[-1]), dtype=torch.int64))(
+    custom_derivative(
+        lambda A: _on_host(lambda A: _numpy_linalg.qr_pivoted(A)[2], A),
+        lambda primals, tangents, order: torch.zeros_like(order),
+        ranks=(2,),
+    )
 )
 
 
@@ -200,8 +202,7 @@ def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
     `pivot_order`.
     """
     is_large = is_on_device(A) and A.shape[-2] * A.shape[-1] > LARGE_PIVOTED
-    on_device = is_large or torch.compiler.is_compiling()
-    perm = (functools.partial(pivot_order, xp) if on_device else _host_order)(A.detach())
+    perm = pivot_order(xp, A.detach()) if is_large else _host_order(A.detach())
     Q, R = torch.linalg.qr(torch.take_along_dim(A, perm[..., None, :], -1))
     return Q, R, perm
 
@@ -276,11 +277,18 @@ def _tridiagonal_vjp(primals: tuple, X: Array, G: Array) -> tuple:
     return *cotangents, _sum_to(W, B.shape)
 
 
-_solve_tridiagonal = custom_derivative(
-    lambda *arrays: _on_host(_numpy_linalg.solve_tridiagonal, *arrays),
-    _tridiagonal_jvp,
-    _tridiagonal_vjp,
-    (1, 1, 1, 2),
+def _like_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Array:
+    heads = (lower.shape[:-1], diag.shape[:-1], upper.shape[:-1], B.shape[:-2])
+    return B.new_empty((*torch.broadcast_shapes(*heads), *B.shape[-2:]))
+
+
+_solve_tridiagonal = opaque(_like_tridiagonal)(
+    custom_derivative(
+        lambda *arrays: _on_host(_numpy_linalg.solve_tridiagonal, *arrays),
+        _tridiagonal_jvp,
+        _tridiagonal_vjp,
+        (1, 1, 1, 2),
+    )
 )
 
 
@@ -324,8 +332,12 @@ def _pivots_jvp(primals: tuple, tangents: tuple, p: Array) -> Array:
     return solve_tridiagonal(below, torch.ones_like(p), 0 * below, right[..., None])[..., 0]
 
 
-_tridiagonal_pivots = custom_derivative(
-    lambda *arrays: _on_host(_recurrences.tridiagonal_pivots, *arrays), _pivots_jvp, ranks=(1, 1)
+_tridiagonal_pivots = opaque(lambda d, s: torch.empty_like(d))(
+    custom_derivative(
+        lambda *arrays: _on_host(_recurrences.tridiagonal_pivots, *arrays),
+        _pivots_jvp,
+        ranks=(1, 1),
+    )
 )
 
 
@@ -354,13 +366,11 @@ def solve_triangular_sum(triangles: tuple[Array, ...], B: Array, adjoint: bool =
     )(B.to(torch.promote_types(B.dtype, triangles[0].dtype)))
 
 
-def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> tuple[Array, Array]:
-    """Solve (T_11 - t I) Y = c R for upper triangular T, or with the adjoint, where t is the entry
-    of its diagonal at `places`, one for each column, and T_11 what is above and before it; Y has
-    zeros from there on. Returns Y and c, which keeps Y from overflowing: a constant."""
+def _shifted_solver(adjoint: bool) -> Any:
+    """`solve_shifted` of arrays alone."""
 
     def again(T: Array, places: Array, R: Array, other: bool) -> Array:
-        Y, c = solve_shifted(T, places, R, other)
+        Y, c = _solve_shifted[other](T, places, R)
         return Y / c[..., None, :]
 
     def here(T: Array, places: Array) -> Array:
@@ -388,8 +398,23 @@ def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> t
         G = (G.mH if adjoint else G).triu()
         return _sum_to(G, T.shape), None, _sum_to(c[..., None, :] * W, R.shape)
 
+    def like(T: Array, places: Array, R: Array) -> tuple[Array, Array]:
+        batch = torch.broadcast_shapes(T.shape[:-2], places.shape[:-1], R.shape[:-2])
+        c = R.new_empty((*batch, R.shape[-1]), dtype=R.abs().dtype)
+        return R.new_empty((*batch, *R.shape[-2:])), c
+
+    return opaque(like)(custom_derivative(now, jvp, vjp, (2, 1, 2)))
+
+
+_solve_shifted = {adjoint: _shifted_solver(adjoint) for adjoint in (False, True)}
+
+
+def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> tuple[Array, Array]:
+    """Solve (T_11 - t I) Y = c R for upper triangular T, or with the adjoint, where t is the entry
+    of its diagonal at `places`, one for each column, and T_11 what is above and before it; Y has
+    zeros from there on. Returns Y and c, which keeps Y from overflowing: a constant."""
     T, R = _common(T, R)
-    return custom_derivative(now, jvp, vjp, (2, 1, 2))(T, places, R)
+    return _solve_shifted[adjoint](T, places, R)
 
 
 linear_recurrence = _banded.double_recurrence
