@@ -582,7 +582,9 @@ def test_tridiagonal_and_banded_solves_pivot(xp, n, batch, dtype):
 def test_pivots_are_those_of_elimination_without_exchanges(xp, n, batch, dtype):
     (lower, diag, upper), A = tridiagonal_parts(n, batch, dtype)
     for change in (0, 5 * np.ones(n, dtype)):  # indefinite, and positive definite or nearly so
-        p = xp.tridiagonal_pivots(xp.asarray(diag + change), xp.asarray(lower * upper))
+        given = xp.asarray(diag + change), xp.asarray(lower * upper)
+        p = xp.tridiagonal_pivots(*given)
+        close(xp, p, jit(xp, xp.tridiagonal_pivots)(*given), dtype, factor=1e6)
         p, M = xp.to_numpy(p), A + np.diag(change * np.ones(n, dtype))
         minors = np.stack([np.linalg.det(M[..., :i, :i]) for i in range(n + 1)], axis=-1)
         assert p.dtype == dtype
@@ -602,7 +604,10 @@ def test_a_pivot_that_is_zero_or_no_number_stays_in_its_matrix(xp):
 def test_sums_of_triangles_are_solved(xp, sizes, is_adjoint, dtype):
     T = [np.triu(draw(n, n, dtype=dtype) / n**0.5) + 3 * np.eye(n, dtype=dtype) for n in sizes]
     B = draw(2, int(np.prod(sizes)), 2, dtype=dtype)
-    X = xp.solve_triangular_sum(tuple(map(xp.asarray, T)), xp.asarray(B), adjoint=is_adjoint)
+    given = tuple(map(xp.asarray, T)), xp.asarray(B)
+    solve = partial(xp.solve_triangular_sum, adjoint=is_adjoint)
+    X = solve(*given)
+    close(xp, X, jit(xp, solve)(*given), dtype)
     grid = xp.to_numpy(X).reshape(2, *sizes, 2)
     product = sum(
         np.moveaxis(np.tensordot(adjoint(M) if is_adjoint else M, grid, (1, i)), 0, i)
@@ -617,7 +622,10 @@ def test_shifted_triangles_are_solved(xp, is_adjoint, dtype):
     T, R = np.triu(draw(2, 6, 6, dtype=dtype)), draw(2, 6, 3, dtype=dtype)
     T += np.diag(np.arange(6)).astype(dtype)
     places = np.array([[3, 0, 5], [5, 2, 1]])
-    Y, c = map(xp.to_numpy, xp.solve_shifted(*map(xp.asarray, (T, places, R)), adjoint=is_adjoint))
+    solve = partial(xp.solve_shifted, adjoint=is_adjoint)
+    given = tuple(map(xp.asarray, (T, places, R)))
+    Y, c = map(xp.to_numpy, solve(*given))
+    close(xp, Y, jit(xp, solve)(*given)[0], dtype, factor=1e5)
     assert (c == 1).all()
     for b, j in np.ndindex(2, 3):
         p = places[b, j]
@@ -629,7 +637,8 @@ def test_shifted_triangles_are_solved(xp, is_adjoint, dtype):
 def test_shifted_triangles_of_one_eigenvalue_do_not_overflow(xp):
     n = 60
     T, R = np.eye(n) + np.eye(n, k=1), -np.eye(n)[:, [n - 2]]
-    Y, c = xp.solve_shifted(xp.asarray(T), xp.asarray(np.array([n - 1])), xp.asarray(R))
+    given = xp.asarray(T), xp.asarray(np.array([n - 1])), xp.asarray(R)
+    Y, c = jit(xp, xp.solve_shifted)(*given)
     assert np.isfinite(xp.to_numpy(Y)).all() and float(c[0]) < 1e-30
 
 

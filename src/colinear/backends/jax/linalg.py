@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 from .. import adjoint as _adjoint
 from .. import jax as xp
 from .. import shared as _banded
+from ..numpy import control as _recurrences
 from ..numpy import linalg as _numpy_linalg
 from ..shared import (
     cholesky_solve,
@@ -295,7 +297,30 @@ def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
 # --------------------------------------------------------------------------------------------------
 
 
+def _with_values(function: Callable) -> Callable[[Callable], Callable]:
+    """Compute on the host, by NumPy's function, where values can be seen: a scan is compiled for
+    each shape, and on a GPU it launches every step."""
+
+    def decorate(scanned: Callable) -> Callable:
+        @functools.wraps(scanned)
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            arrays = jax.tree.leaves(arguments)
+            if any(
+                isinstance(x, jax.core.Tracer) or not getattr(x, "is_fully_addressable", True)
+                for x in arrays
+            ):
+                return scanned(*arguments, **options)
+            found = function(*jax.tree.map(np.asarray, arguments), **options)
+            device = xp.device_of(arrays[0])
+            return jax.tree.map(lambda x: jax.device_put(jnp.asarray(x), device), found)
+
+        return wrapped
+
+    return decorate
+
+
 @_half
+@_with_values(_recurrences.tridiagonal_pivots)
 def tridiagonal_pivots(d: Array, s: Array) -> Array:
     """The pivots p_i = d_i - s_(i-1) / p_(i-1) of elimination without exchanges, d (*batch, n) and
     s = lower * upper (*batch, n-1). A zero is divided by as if it were a very small number."""
@@ -313,6 +338,7 @@ def tridiagonal_pivots(d: Array, s: Array) -> Array:
     )
 
 
+@_with_values(_recurrences.solve_triangular_sum)
 def solve_triangular_sum(triangles: tuple[Array, ...], B: Array, adjoint: bool = False) -> Array:
     """Solve (T_1 ⊕ T_2 ⊕ ...) X = B, or with its adjoint, for complex upper triangles T; B is
     (*batch, n_1 n_2 ..., k). Row after row (Bartels and Stewart 1972), the last triangle at once."""
@@ -336,6 +362,7 @@ def solve_triangular_sum(triangles: tuple[Array, ...], B: Array, adjoint: bool =
     return solve(0, 0.0, B.astype(jnp.result_type(B, *triangles)))
 
 
+@_with_values(_recurrences.solve_shifted)
 def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> tuple[Array, Array]:
     """Solve (T_11 - t I) Y = c R for upper triangular T, or with the adjoint, where t is the entry
     of its diagonal at `places`, one for each column, and T_11 what is above and before it; Y has
