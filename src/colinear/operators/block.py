@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import reduce
 from itertools import accumulate
@@ -30,7 +29,8 @@ from .tree import (
     transpose_operands,
 )
 
-SMALL_BLOCK_ENTRIES = 2**12  # up to which blocks are copied into one array to be multiplied by
+# up to which a copy of a block, or of the places of its entries, costs less than a call for each
+SMALL_BLOCK_ENTRIES = 2**12
 
 
 class BlockDiag(LinearOperator):
@@ -80,9 +80,7 @@ class BlockDiag(LinearOperator):
 
     def _matmat(self, X: Array) -> Array:
         xp, first = namespace_of(X), self.operands[0]
-        # a copy of small blocks costs less than a call for each
-        is_small = first.shape[-1] * first.shape[-2] <= SMALL_BLOCK_ENTRIES
-        blocks = self.stack() if is_small else None
+        blocks = self.stack() if _are_small([first]) else None
         if blocks is not None:  # the products of all blocks at once
             count, m, n = blocks.shape[-3:]
             Y = blocks._matmat(xp.reshape(X, (*X.shape[:-2], count, n, X.shape[-1])))
@@ -92,28 +90,25 @@ class BlockDiag(LinearOperator):
         return concat_batches(xp, products, axis=-2)
 
     def _to_dense(self) -> Array:
-        """The matrix, by one scatter."""
-        xp, n, blocks = self.xp, self.shape[-1], self.stack()
-        below, beside = (
-            list(accumulate(sizes)) for sizes in zip(*[A.shape[-2:] for A in self.operands])
-        )
-        places = [
-            (np.arange(i - A.shape[-2], i)[:, None] * n + np.arange(j - A.shape[-1], j)).reshape(-1)
-            for A, i, j in zip(self.operands, below, beside, strict=True)
-        ]
-
-        def flat(x: Array, axes: int) -> Array:
-            size = math.prod(x.shape[x.ndim - axes :])
-            return xp.broadcast_to(
-                xp.reshape(x, (*x.shape[: x.ndim - axes], size)), (*self.batch_shape, size)
+        numbered = list(enumerate(self.operands))
+        if not _are_small(self.operands):
+            return dense_grid(
+                self,
+                [
+                    [
+                        A if i == j else Zero(A.shape[-2], B.shape[-1], like=self)
+                        for j, B in numbered
+                    ]
+                    for i, A in numbered
+                ],
             )
-
+        blocks, sizes = self.stack(), zip(*[A.shape[-2:] for A in self.operands])
+        starts = [list(accumulate(each, initial=0))[:-1] for each in sizes]
         if blocks is None:
-            each = [flat(dense_part(A, self), 2) for A in self.operands]
-            values = xp.concat([xp.astype(x, self.dtype) for x in each], axis=-1)
-        else:
-            values = flat(blocks.to_dense(), 3)
-        return scatter_dense(self, values, np.concatenate(places))
+            each = [dense_part(A, self) for A in self.operands]
+        else:  # views
+            each = list(self.xp.moveaxis(blocks.to_dense(), -3, 0))
+        return scatter_blocks(self, each, *starts)
 
     def has_alike_blocks(self) -> bool:
         """Whether the blocks are several matrices, or triangles, of one size and dtype."""
@@ -257,10 +252,48 @@ def split_rows(X: Array, sizes: Sequence[int]) -> list[Array]:
 
 
 def dense_grid(whole: LinearOperator, grid: Any) -> Array:
-    """The matrix of a grid of operators."""
+    """The matrix of a grid of operators: its rows of blocks joined; or, where there are zeros among
+    small ones, the others put into it by one scatter."""
     xp = whole.xp
+    below = list(accumulate((row[0].shape[-2] for row in grid), initial=0))
+    beside = list(accumulate((A.shape[-1] for A in grid[0]), initial=0))
+    found = [
+        (A, i, j)
+        for i, row in zip(below, grid)
+        for j, A in zip(beside, row)
+        if not isinstance(A, Zero)
+    ]
+    if 0 < len(found) < len(grid) * len(grid[0]) and _are_small([A for A, _, _ in found]):
+        return scatter_blocks(
+            whole,
+            [dense_part(A, whole) for A, _, _ in found],
+            [i for _, i, _ in found],
+            [j for _, _, j in found],
+        )
     rows = [concat_batches(xp, [dense_part(A, whole) for A in row], axis=-1) for row in grid]
     return xp.broadcast_to(concat_batches(xp, rows, axis=-2), whole.shape)
+
+
+def _are_small(blocks: Sequence[LinearOperator]) -> bool:
+    """Whether blocks have few entries each, on average."""
+    entries = sum(A.shape[-2] * A.shape[-1] for A in blocks)
+    return entries <= SMALL_BLOCK_ENTRIES * len(blocks)
+
+
+def scatter_blocks(
+    whole: LinearOperator, blocks: list[Array], rows: list[int], columns: list[int]
+) -> Array:
+    """The matrix with these blocks, whose first entries are at these rows and columns, and zeros
+    elsewhere."""
+    xp, n = whole.xp, whole.shape[-1]
+    places, values = [], []
+    for A, i, j in zip(blocks, rows, columns, strict=True):
+        height, width = A.shape[-2:]
+        places.append((np.arange(i, i + height)[:, None] * n + np.arange(j, j + width)).reshape(-1))
+        flat = xp.reshape(A, (*A.shape[:-2], height * width))
+        values.append(xp.broadcast_to(flat, (*whole.batch_shape, height * width)))
+    together = xp.astype(xp.concat(values, axis=-1), whole.dtype)
+    return scatter_dense(whole, together, np.concatenate(places))
 
 
 def _checked_grid(blocks: Any) -> list[list[LinearOperator]]:

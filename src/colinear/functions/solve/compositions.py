@@ -236,11 +236,14 @@ def eliminate(A: Any, at: tuple[int, int], pivot_inverse: LinearOperator) -> Eli
         S, root = scaled_factor(dense_part(before[0], A), pivot_inverse)  # B^H A^-1 B = S^H S
         right, products = [Product(root, S)], [[Dense._of(gram(S.A))]]
     else:
-        right = [_times(pivot_inverse, B, A) for B in before]
-        products = [[_times(C, W, A) for W in right] for C in above]
+        right = [multiply_blocks(pivot_inverse, B, A) for B in before]
+        products = [[multiply_blocks(C, W, A) for W in right] for C in above]
     schur = Block(
         [
-            [_difference(D, T, A, positive and k == m) for m, (D, T) in enumerate(zip(row, terms))]
+            [
+                subtract_blocks(D, T, A, positive and k == m)
+                for m, (D, T) in enumerate(zip(row, terms))
+            ]
             for k, (row, terms) in enumerate(zip(others, products))
         ]
     )
@@ -274,7 +277,7 @@ def _are_mirrored(B: Any, C: Any) -> bool:
     return first["data"] == second["data"] and B.A.strides == np.matrix_transpose(C.A).strides
 
 
-def _times(A: LinearOperator, B: LinearOperator, whole: LinearOperator) -> LinearOperator:
+def multiply_blocks(A: LinearOperator, B: LinearOperator, whole: LinearOperator) -> LinearOperator:
     """A B: as one operator where they merge (two diagonals, say), else as a matrix."""
     product = Product(A, B)
     simple = product.A if isinstance(product, Scaled) else product
@@ -283,7 +286,7 @@ def _times(A: LinearOperator, B: LinearOperator, whole: LinearOperator) -> Linea
     return Dense(A @ dense_part(B, whole))
 
 
-def _difference(
+def subtract_blocks(
     D: LinearOperator, T: LinearOperator, whole: LinearOperator, positive: bool
 ) -> LinearOperator:
     """D - T, a matrix if T is one. `positive`: T is known to be semidefinite."""
