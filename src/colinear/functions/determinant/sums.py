@@ -366,7 +366,7 @@ def _by_complement(A: Any, method: Any, is_judged: bool) -> Any:
             continue  # a singular block does not make the whole singular
         rest = [i for i in size if i != k]
         if len(rest) == 1:
-            S = _complement(A, inverse, *rest, *rest, k)
+            S = _complement(A, inverse, rest[0], rest[0], k)
         else:  # as matrices where nothing else is known of them: the next complement is one of these
             right = {j: multiply_blocks(inverse, A.blocks[k][j], A) for j in rest}
             grid = [
