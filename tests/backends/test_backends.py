@@ -578,6 +578,79 @@ def test_tridiagonal_and_banded_solves_pivot(xp, n, batch, dtype):
     close(xp, A @ X, np.broadcast_to(B, X.shape), dtype, factor=1e6)
 
 
+@cases("n", [0, 1, 2, 6])
+def test_pivots_are_those_of_elimination_without_exchanges(xp, n, batch, dtype):
+    (lower, diag, upper), A = tridiagonal_parts(n, batch, dtype)
+    for change in (0, 5 * np.ones(n, dtype)):  # indefinite, and positive definite or nearly so
+        given = xp.asarray(diag + change), xp.asarray(lower * upper)
+        p = xp.tridiagonal_pivots(*given)
+        close(xp, p, jit(xp, xp.tridiagonal_pivots)(*given), dtype, factor=1e6)
+        p, M = xp.to_numpy(p), A + np.diag(change * np.ones(n, dtype))
+        minors = np.stack([np.linalg.det(M[..., :i, :i]) for i in range(n + 1)], axis=-1)
+        assert p.dtype == dtype
+        close(xp, p * minors[..., :-1], minors[..., 1:], dtype, factor=1e6)
+
+
+def test_a_pivot_that_is_zero_or_no_number_stays_in_its_matrix(xp):
+    d = np.array([[1.0, 2.0, 1.0], [0.0, 2.0, 1.0], [np.nan, 1.0, 1.0], [1.0, 2.0, 1.0]])
+    p = xp.to_numpy(xp.tridiagonal_pivots(xp.asarray(d), xp.asarray(0.25 * np.ones(2))))
+    np.testing.assert_allclose(p[[0, 3]], [[1, 1.75, 6 / 7]] * 2, rtol=1e-12)
+    assert p[1, 0] == 0 and p[1, 1] < -1e290 and p[1, 2] == 1 and np.isnan(p[2]).all()
+
+
+@pytest.mark.parametrize("sizes", [(5,), (3, 4), (70, 66), (2, 3, 2)])
+@pytest.mark.parametrize("is_adjoint", [False, True])
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_sums_of_triangles_are_solved(xp, sizes, is_adjoint, dtype):
+    T = [np.triu(draw(n, n, dtype=dtype) / n**0.5) + 3 * np.eye(n, dtype=dtype) for n in sizes]
+    B = draw(2, int(np.prod(sizes)), 2, dtype=dtype)
+    given = tuple(map(xp.asarray, T)), xp.asarray(B)
+    solve = partial(xp.solve_triangular_sum, adjoint=is_adjoint)
+    X = solve(*given)
+    close(xp, X, jit(xp, solve)(*given), dtype)
+    grid = xp.to_numpy(X).reshape(2, *sizes, 2)
+    product = sum(
+        np.moveaxis(np.tensordot(adjoint(M) if is_adjoint else M, grid, (1, i)), 0, i)
+        for i, M in enumerate(T, 1)
+    )
+    close(xp, product.reshape(B.shape), B, dtype)
+
+
+@pytest.mark.parametrize("is_adjoint", [False, True])
+@dtypes
+def test_shifted_triangles_are_solved(xp, is_adjoint, dtype):
+    T, R = np.triu(draw(2, 6, 6, dtype=dtype)), draw(2, 6, 3, dtype=dtype)
+    T += np.diag(np.arange(6)).astype(dtype)
+    places = np.array([[3, 0, 5], [5, 2, 1]])
+    solve = partial(xp.solve_shifted, adjoint=is_adjoint)
+    given = tuple(map(xp.asarray, (T, places, R)))
+    Y, c = map(xp.to_numpy, solve(*given))
+    close(xp, Y, jit(xp, solve)(*given)[0], dtype, factor=1e5)
+    assert (c == 1).all()
+    for b, j in np.ndindex(2, 3):
+        p = places[b, j]
+        M = T[b, :p, :p] - T[b, p, p] * np.eye(p)
+        close(xp, (adjoint(M) if is_adjoint else M) @ Y[b, :p, j], R[b, :p, j], dtype, factor=1e5)
+        assert not Y[b, p:, j].any()
+
+
+def test_shifted_triangles_of_one_eigenvalue_do_not_overflow(xp):
+    n = 60
+    T, R = np.eye(n) + np.eye(n, k=1), -np.eye(n)[:, [n - 2]]
+    given = xp.asarray(T), xp.asarray(np.array([n - 1])), xp.asarray(R)
+    Y, c = jit(xp, xp.solve_shifted)(*given)
+    assert np.isfinite(xp.to_numpy(Y)).all() and float(c[0]) < 1e-30
+
+
+@dtypes
+def test_linear_recurrences(xp, dtype):
+    E, f = draw(2, 13, 3, 3, dtype=dtype) / 3, draw(2, 13, 3, 2, dtype=dtype)
+    found, y = xp.to_numpy(xp.linear_recurrence(xp.asarray(E), xp.asarray(f))), 0 * f[:, 0]
+    for i in range(13):
+        y = E[:, i] @ y + f[:, i]
+        close(xp, found[:, i], y, dtype)
+
+
 def test_exactly_singular_bands_give_no_number(xp):
     diag, off, B = np.array([[1.0, 1, 1], [1, 0, 1]]), np.zeros(2), np.ones((3, 1))
     X = xp.to_numpy(
@@ -919,6 +992,7 @@ STRUCTURE, DATA = sparse_example()
 MATRIX, RIGHT = well_conditioned(4, 4, dtype="float64"), draw(4, 2)
 
 #: name -> (function of xp and some arrays, the arrays)
+TRIANGLE = np.triu(draw(4, 4, dtype="complex128")) + 3 * np.eye(4)
 DIFFERENTIABLE = {
     "cholesky": (lambda xp, A: xp.cholesky(A @ xp.matrix_transpose(A))[0], [MATRIX]),
     "lu_solve": (lambda xp, A, B: xp.lu_solve(*xp.lu_factor(A), B), [MATRIX, RIGHT]),
@@ -945,6 +1019,24 @@ DIFFERENTIABLE = {
     "solve_banded": (
         lambda xp, ab, B: xp.solve_banded(ab, (2, 1), B),
         [draw(4, 4) + 4 * np.eye(4)[1][:, None], RIGHT],
+    ),
+    "tridiagonal_pivots": (
+        lambda xp, d, s: xp.tridiagonal_pivots(d, s),
+        [3 + draw(4), draw(3, seed=1)],
+    ),
+    "solve_triangular_sum": (
+        lambda xp, B: xp.real(
+            xp.solve_triangular_sum((xp.asarray(TRIANGLE), xp.asarray(TRIANGLE)), B)
+        ),
+        [draw(16, 2)],
+    ),
+    "solve_shifted": (
+        lambda xp, T, R: xp.solve_shifted(T, xp.asarray(np.array([3, 2])), R)[0],
+        [np.triu(MATRIX) + np.diag(np.arange(4.0)), RIGHT],
+    ),
+    "linear_recurrence": (
+        lambda xp, E, f: xp.linear_recurrence(E, f),
+        [draw(5, 2, 2) / 2, draw(5, 2, 1)],
     ),
     "sparse_matmul": (lambda xp, data, X: xp.sparse_matmul(data, STRUCTURE, X), [DATA, draw(5, 2)]),
     "sparse_matmul, one column": (
@@ -1185,6 +1277,20 @@ def test_jax_banded_solves_of_large_systems_do_not_hang_under_jit(jax_xp):
     "name", ["lu_solve", "cholesky", "solve_triangular", "sparse_matmul", "scatter_add"]
 )
 def test_torch_compiles_in_one_graph(torch_xp, name):
+    compiles_in_one_graph(torch_xp, name)
+
+
+@pytest.mark.parametrize(
+    "name", ["qr_pivoted", "solve_tridiagonal", "tridiagonal_pivots", "solve_shifted"]
+)
+def test_torch_compiles_what_runs_on_the_host_in_one_graph(torch_xp, name):
+    import torch
+
+    torch._dynamo.reset()  # one function is compiled for all, more often than torch allows
+    compiles_in_one_graph(torch_xp, name)
+
+
+def compiles_in_one_graph(torch_xp, name):
     import torch
 
     f, arrays = DIFFERENTIABLE[name]

@@ -232,6 +232,24 @@ def block_diagonal_rectangular(xp, dtype, batch, rng):
     )
 
 
+def _three_blocks(xp, dtype, batch, rng, part=lambda M: M):
+    made = [matrix(xp, dtype, batch, rng, 2) for _ in range(3)]
+    dense = np.zeros((*batch, N, N), made[0][1].dtype)
+    for i, (_, a) in enumerate(made):
+        dense[..., 2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = part(a)
+    return [A for A, _ in made], dense
+
+
+def block_diagonal_alike(xp, dtype, batch, rng):
+    blocks, dense = _three_blocks(xp, dtype, batch, rng)
+    return BlockDiag(*map(Dense, blocks)), dense
+
+
+def block_diagonal_of_triangles(xp, dtype, batch, rng):
+    blocks, dense = _three_blocks(xp, dtype, batch, rng, np.tril)
+    return BlockDiag(*(Triangular(A, lower=True) for A in blocks)), dense
+
+
 def block(xp, dtype, batch, rng):
     (A, a), (D, d) = matrix(xp, dtype, batch, rng, 2), matrix(xp, dtype, batch, rng, 4)
     (B, b), (C, c) = (
@@ -448,7 +466,7 @@ COMPOSED: dict[str, Any] = {
         scaled, scaled_by_a_negative_number, scaled_wide,
         kronecker, kronecker_of_three, kronecker_tall, kronecker_wide, kronecker_pd, kronecker_plus_shift,
         kronecker_sum, kronecker_sum_self_adjoint,
-        block_diagonal, block_diagonal_rectangular, block, block_saddle, side_by_side, one_above_the_other,
+        block_diagonal, block_diagonal_rectangular, block_diagonal_alike, block_diagonal_of_triangles, block, block_saddle, side_by_side, one_above_the_other,
         batch_sum, batch_sum_of_rank_ones,
         transpose_of_opaque, adjoint_of_product, conjugate_of_sum,
         sliced_principal, sliced_of_kronecker, sliced_with_repeats, hadamard, hadamard_wide, inverse, inverse_pd, hidden,

@@ -33,6 +33,7 @@ NAMES: tuple[str, ...] = tuple(
     cholesky cholesky_solve cholesky_inverse lu_factor lu_solve lu_permutation ldl_factor ldl_solve ldl_slogdet
     qr qr_triangle qr_pivoted eigh eigvalsh eig eigvals svd expm
     solve_triangular solve_tridiagonal solve_banded map_on_host linear_rule
+    tridiagonal_pivots solve_triangular_sum solve_shifted linear_recurrence
     fft ifft fftn ifftn rfftn irfftn
     sparse_matmul sparse_array scatter_add set_at
     generator split fold_in normal rademacher uniform

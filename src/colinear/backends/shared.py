@@ -36,6 +36,31 @@ def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
     return xp.tree_map(lambda *found: xp.stack(found), *[results[i] for i in places])
 
 
+def scan_recurrence(E: Array, f: Array) -> Array:
+    """y_i = E_i y_(i-1) + f_i from 0, for all i: E (*batch, c, l, l), f (*batch, c, l, k)."""
+    xp = namespace_of(f)
+
+    def step(y: Array, E: Array, f: Array) -> tuple[Array, Array]:
+        y = xp.matmul(E, y) + f
+        return y, y
+
+    E, f = (xp.moveaxis(x, -3, 0) for x in (E, f))
+    return xp.moveaxis(xp.scan(step, 0 * f[0], E, f), 0, -3)
+
+
+def double_recurrence(E: Array, f: Array) -> Array:
+    """The same in log2(c) steps for all i at once, after Kogge and Stone (1973): for frameworks
+    where a step costs a launch. Its products of E must not grow."""
+    xp, step = namespace_of(f), 1
+    while step < f.shape[-3]:
+        before, E_here, f_here = E[..., :-step, :, :], E[..., step:, :, :], f[..., step:, :, :]
+        f_here = f_here + xp.matmul(E_here, f[..., :-step, :, :])
+        f = xp.concat([f[..., :step, :, :], f_here], axis=-3)
+        E = xp.concat([E[..., :step, :, :], xp.matmul(E_here, before)], axis=-3)
+        step *= 2
+    return f
+
+
 def loop_map(f: Callable, *arrays: Any) -> Array:
     """`f` of the elements along the first axis, one after the other, stacked."""
     stack = namespace_of(arrays[0]).stack

@@ -250,27 +250,28 @@ class UnitaryChain(LinearOperator):
         return self._chained(X, adjoint(self.xp, self.blocks), self.n, upwards=False)
 
     def _chained(self, X: Array, blocks: Array, size: int, upwards: bool) -> Array:
-        """The recurrence over the chain, from its end if it goes upwards, cut to `size` rows."""
+        """The recurrence over the chain, from its end if it goes upwards, cut to `size` rows.
+
+        Q_i takes [carry; rows] to [done; carry of the next]; upwards it is the other way round.
+        What is carried is c_i = E_i c_(i-1) + f_i, with a part E_i of the unitary Q_i, so nothing
+        grows; with all of it known the rest is one product for the whole chain.
+        """
         xp, k, lapping = namespace_of(X), X.shape[-1], self.overlap
         count, each = blocks.shape[-3], blocks.shape[-1] - lapping
-
-        def divide(Y: Array, at: int) -> tuple[Array, Array]:
-            return Y[..., :at, :], Y[..., at:, :]
-
-        def step(carry: Array, Q: Array, rows: Array) -> tuple[Array, tuple[Array, Array]]:
-            Y = xp.matmul(Q, xp.concat([rows, carry] if upwards else [carry, rows], axis=-2))
-            first, last = divide(Y, lapping if upwards else each)
-            carry, done = (first, last) if upwards else (last, first)
-            return carry, (carry, done)
-
-        first, last = divide(self._spread(xp, X), count * each if upwards else lapping)
-        carry, rows = (last, first) if upwards else (first, last)
-        parts = xp.moveaxis(xp.reshape(rows, (*rows.shape[:-2], count, each, k)), -3, 0)
-        carries, done = xp.scan(step, carry, xp.moveaxis(blocks, -3, 0), parts, reverse=upwards)
-        done = xp.moveaxis(done, 0, -3)
+        X = self._spread(xp, X)
+        if upwards:  # seen from the end, it goes downwards
+            X, blocks = xp.flip(X, axis=-2), xp.flip(blocks, axis=(-3, -2, -1))
+        start, rows = X[..., :lapping, :], X[..., lapping:, :]
+        rows = xp.reshape(rows, (*rows.shape[:-2], count, each, k))
+        E, F = blocks[..., each:, :lapping], blocks[..., each:, lapping:]
+        f = xp.matmul(F, rows)
+        first = f[..., :1, :, :] + xp.matmul(E[..., :1, :, :], start[..., None, :, :])
+        carried = xp.linear_recurrence(E, xp.concat([first, f[..., 1:, :, :]], axis=-3))
+        before = xp.concat([start[..., None, :, :], carried[..., :-1, :, :]], axis=-3)
+        done = xp.matmul(blocks[..., :each, :], xp.concat([before, rows], axis=-2))
         done = xp.reshape(done, (*done.shape[:-3], count * each, k))
-        ends = [carries[0], done] if upwards else [done, carries[-1]]
-        return self._cut(xp, xp.concat(ends, axis=-2), size)
+        Y = xp.concat([done, carried[..., -1, :, :]], axis=-2)
+        return self._cut(xp, xp.flip(Y, axis=-2) if upwards else Y, size)
 
     def _spread(self, xp: Any, X: Array) -> Array:
         """X in the dtype and batch of the result, with as many rows as the chain."""

@@ -9,10 +9,18 @@ import numpy as np
 
 from ..backends import Array, adjoint, namespace_of
 from ..backends import shared as _banded
-from ..operators import LinearOperator
+from ..operators import (
+    BlockDiag,
+    Dense,
+    Identity,
+    Kronecker,
+    LinearOperator,
+    Permutation,
+    Triangular,
+)
 from ..operators.banded import bound_of_tridiagonal, natural_length, pad_with_zeros
 from ..operators.context import Context, broadcast_batches, context_of
-from ..operators.tree import conjugate_leaves, memo
+from ..operators.tree import Index, conjugate_leaves, memo
 from ..operators.unitary import bound_by_norm, fourier_flops, sine_transform
 
 # Inverses of structured matrices as operators: by Fourier transforms, along bands, and in bases of
@@ -231,6 +239,28 @@ class StackedBlocks(LinearOperator):
         return self.A.shape[-3] * self.A.flops
 
 
+def as_blocks(B: LinearOperator, count: int) -> LinearOperator:
+    """diag(B_1, ..., B_k) of the k matrices along the last batch dimension of one operator; of one
+    that has no such dimension, as the identity may, k times that."""
+    if isinstance(B, Identity):
+        return Identity(count * B.shape[-1], like=B)
+    if B.ndim == 2:
+        return Kronecker(Identity(count, like=B), B)
+    if isinstance(B, Permutation):
+        given, n = B.perm.host if isinstance(B.perm, Index) else B.perm, B.shape[-1]
+        starts = n * np.arange(count)[:, None]
+        if isinstance(B.perm, Index):
+            return Permutation._of(Index((given + starts).reshape(*B.shape[:-3], -1)), B.context)
+        xp = namespace_of(given)
+        flat = xp.reshape(
+            given + xp.asarray(starts, device=xp.device_of(given)), (*B.shape[:-3], -1)
+        )
+        return Permutation._of(flat, B.context)
+    if isinstance(B, Dense | Triangular):  # views, where there are such
+        return BlockDiag(*(B.with_arrays((A,)) for A in B.xp.moveaxis(B.A, -3, 0)))
+    return BlockDiag(*(B[..., i, :, :] for i in range(count)))
+
+
 # The inverse of a power of A ⊕ B for tridiagonal A, B of constant diagonals: transforms along the
 # lines of B, elimination across.
 #
@@ -301,8 +331,7 @@ class LineFactor(LinearOperator):
 
 
 class SchurFactor(LinearOperator):
-    """(A ⊕ B ⊕ ...)^-1 for A = Q T Q^H and so on: the sum of the triangles T is solved row by row
-    (Bartels and Stewart 1972), the last one at once.
+    """(A ⊕ B ⊕ ...)^-1 for A = Q T Q^H and so on, by substitution in the sum of the triangles T.
 
     Attributes
     ----------
@@ -330,10 +359,10 @@ class SchurFactor(LinearOperator):
 
     def _apply(self, X: Array, is_adjoint: bool) -> Array:
         xp = namespace_of(X)
-        Y = self._changed(
-            xp, xp.astype(X, xp.result_type(X.dtype, self.triangles[0].dtype)), to_schur=True
-        )
-        Y = self._changed(xp, self._solved(xp, 0, 0.0, Y, is_adjoint), to_schur=False)
+        dtype = xp.result_type(X.dtype, self.triangles[0].dtype)
+        Y = self._changed(xp, xp.astype(X, dtype), to_schur=True)
+        Y = xp.solve_triangular_sum(self.triangles, Y, adjoint=is_adjoint)
+        Y = self._changed(xp, Y, to_schur=False)
         return xp.astype(xp.real(Y), X.dtype) if self.real and not xp.is_complex(X) else Y
 
     def _changed(self, xp: Any, X: Array, to_schur: bool) -> Array:
@@ -347,31 +376,6 @@ class SchurFactor(LinearOperator):
             )
             Y = xp.matrix_transpose(Y)
         return xp.matrix_transpose(xp.reshape(Y, (*batch, k, self.shape[-1])))
-
-    def _solved(self, xp: Any, level: int, shift: Any, C: Array, is_adjoint: bool) -> Array:
-        """(T_level ⊕ ... ⊕ T_last + shift I)^-1 C, or its adjoint's, from the last row up, or
-        from the first one down."""
-        T = self.triangles[level]
-        n = T.shape[-1]
-        if level == len(self.triangles) - 1:
-            M = T + shift * xp.eye(n, dtype=T.dtype, device=xp.device_of(T))
-            return xp.solve_triangular(
-                xp.broadcast_to(M, (*C.shape[:-2], n, n)), C, lower=False, adjoint=is_adjoint
-            )
-        rows = xp.reshape(C, (*C.shape[:-2], n, C.shape[-2] // n, C.shape[-1]))
-        found: list[Array] = []
-        for i in range(n) if is_adjoint else reversed(range(n)):
-            row = rows[..., 0 if is_adjoint else -1, :, :]
-            Y = self._solved(xp, level + 1, shift + T[i, i], row, is_adjoint)
-            found.append(Y)
-            rest, t = (
-                (rows[..., 1:, :, :], xp.conj(T[i, i + 1 :]))
-                if is_adjoint
-                else (rows[..., :-1, :, :], T[:i, i])
-            )
-            rows = rest - t[:, None, None] * Y[..., None, :, :]  # C_j - t_ji Y_i
-        found = found if is_adjoint else found[::-1]
-        return xp.reshape(xp.stack(found, axis=-3), C.shape)
 
     @property
     def _flops(self) -> float:

@@ -7,12 +7,16 @@ from functools import reduce
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
-from ..properties import ALL_PROPERTIES, SELF_ADJOINT, SYMMETRIC
+from ..properties import ALL_PROPERTIES, SELF_ADJOINT, STIEFEL, SYMMETRIC, UNITARY
+from .banded import scatter_dense
 from .base import LinearOperator
 from .context import common_batch, common_context, concat_batches
 from .convert import as_operators, operator_list
+from .dense import Dense, Triangular
 from .diagonal import Diagonal, Identity, Zero
 from .neutral import dense_part
 from .transposed import are_adjoint, are_transposed
@@ -24,6 +28,9 @@ from .tree import (
     shared,
     transpose_operands,
 )
+
+# up to which a copy of a block, or of the places of its entries, costs less than a call for each
+SMALL_BLOCK_ENTRIES = 2**12
 
 
 class BlockDiag(LinearOperator):
@@ -72,17 +79,60 @@ class BlockDiag(LinearOperator):
     _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
 
     def _matmat(self, X: Array) -> Array:
+        xp, first = namespace_of(X), self.operands[0]
+        blocks = self.stack() if _are_small([first]) else None
+        if blocks is not None:  # the products of all blocks at once
+            count, m, n = blocks.shape[-3:]
+            Y = blocks._matmat(xp.reshape(X, (*X.shape[:-2], count, n, X.shape[-1])))
+            return xp.reshape(Y, (*Y.shape[:-3], count * m, X.shape[-1]))
         parts = split_rows(X, [A.shape[-1] for A in self.operands])
         products = [A @ part for A, part in zip(self.operands, parts, strict=True)]
-        return concat_batches(namespace_of(X), products, axis=-2)
+        return concat_batches(xp, products, axis=-2)
 
     def _to_dense(self) -> Array:
         numbered = list(enumerate(self.operands))
-        grid = [
-            [A if i == j else Zero(A.shape[-2], B.shape[-1], like=self) for j, B in numbered]
-            for i, A in numbered
-        ]
-        return dense_grid(self, grid)
+        if not _are_small(self.operands):
+            return dense_grid(
+                self,
+                [
+                    [
+                        A if i == j else Zero(A.shape[-2], B.shape[-1], like=self)
+                        for j, B in numbered
+                    ]
+                    for i, A in numbered
+                ],
+            )
+        blocks, sizes = self.stack(), zip(*[A.shape[-2:] for A in self.operands])
+        starts = [list(accumulate(each, initial=0))[:-1] for each in sizes]
+        if blocks is None:
+            each = [dense_part(A, self) for A in self.operands]
+        else:  # views
+            each = list(self.xp.moveaxis(blocks.to_dense(), -3, 0))
+        return scatter_blocks(self, each, *starts)
+
+    def has_alike_blocks(self) -> bool:
+        """Whether the blocks are several matrices, or triangles, of one size and dtype."""
+        first: Any = self.operands[0]
+        if len(self.operands) < 3 or type(first) not in (Dense, Triangular):
+            return False
+
+        def kind(B: Any) -> tuple:
+            sides = (B.lower, B.unit) if type(B) is Triangular else ()
+            return B.A.shape, B.A.dtype, sides
+
+        like = kind(first)
+        return all(type(B) is type(first) and kind(B) == like for B in self.operands)
+
+    def stack(self) -> LinearOperator | None:
+        """The blocks as one operator (*batch, count, m, n) if they are alike, else None."""
+        blocks: Any = self.operands
+        if not self.has_alike_blocks():
+            return None
+        A = self.xp.stack([block.A for block in blocks], axis=-3)
+        known = self.properties & ~(UNITARY | STIEFEL)
+        if isinstance(blocks[0], Dense):
+            return Dense._of(A)._claim(known)
+        return Triangular._of(A, blocks[0].lower, blocks[0].unit)._claim(known)
 
     _flops = operand_flops
 
@@ -202,10 +252,48 @@ def split_rows(X: Array, sizes: Sequence[int]) -> list[Array]:
 
 
 def dense_grid(whole: LinearOperator, grid: Any) -> Array:
-    """The matrix of a grid of operators."""
+    """The matrix of a grid of operators: its rows of blocks joined; or, where there are zeros among
+    small ones, the others put into it by one scatter."""
     xp = whole.xp
+    below = list(accumulate((row[0].shape[-2] for row in grid), initial=0))
+    beside = list(accumulate((A.shape[-1] for A in grid[0]), initial=0))
+    found = [
+        (A, i, j)
+        for i, row in zip(below, grid)
+        for j, A in zip(beside, row)
+        if not isinstance(A, Zero)
+    ]
+    if 0 < len(found) < len(grid) * len(grid[0]) and _are_small([A for A, _, _ in found]):
+        return scatter_blocks(
+            whole,
+            [dense_part(A, whole) for A, _, _ in found],
+            [i for _, i, _ in found],
+            [j for _, _, j in found],
+        )
     rows = [concat_batches(xp, [dense_part(A, whole) for A in row], axis=-1) for row in grid]
     return xp.broadcast_to(concat_batches(xp, rows, axis=-2), whole.shape)
+
+
+def _are_small(blocks: Sequence[LinearOperator]) -> bool:
+    """Whether blocks have few entries each, on average."""
+    entries = sum(A.shape[-2] * A.shape[-1] for A in blocks)
+    return entries <= SMALL_BLOCK_ENTRIES * len(blocks)
+
+
+def scatter_blocks(
+    whole: LinearOperator, blocks: list[Array], rows: list[int], columns: list[int]
+) -> Array:
+    """The matrix with these blocks, whose first entries are at these rows and columns, and zeros
+    elsewhere."""
+    xp, n = whole.xp, whole.shape[-1]
+    places, values = [], []
+    for A, i, j in zip(blocks, rows, columns, strict=True):
+        height, width = A.shape[-2:]
+        places.append((np.arange(i, i + height)[:, None] * n + np.arange(j, j + width)).reshape(-1))
+        flat = xp.reshape(A, (*A.shape[:-2], height * width))
+        values.append(xp.broadcast_to(flat, (*whole.batch_shape, height * width)))
+    together = xp.astype(xp.concat(values, axis=-1), whole.dtype)
+    return scatter_dense(whole, together, np.concatenate(places))
 
 
 def _checked_grid(blocks: Any) -> list[list[LinearOperator]]:

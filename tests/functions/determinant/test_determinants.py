@@ -366,3 +366,14 @@ def test_a_factor_that_occurs_twice_is_looked_at_once(rng, monkeypatch):
     expected = np.linalg.slogdet(A.to_dense())
     assert np.allclose(co.slogdet(A), expected)
     assert len(looked_at) == 2
+
+
+def test_a_grid_of_many_dense_blocks_is_eliminated_without_nesting(monkeypatch):
+    rng, k, products, multiply = np.random.default_rng(0), 8, [], co.Dense._matmat
+    dense = 0.1 * rng.standard_normal((6 * k, 6 * k)) + 3 * np.eye(6 * k)
+    cut = [slice(6 * i, 6 * i + 6) for i in range(k)]
+    A = co.Block([[co.Dense(dense[i, j]) for j in cut] for i in cut])
+    monkeypatch.setattr(co.Dense, "_matmat", lambda A, X: products.append(A) or multiply(A, X))
+    sign, logarithm = co.slogdet(A)
+    assert len(products) < 2 * k**3  # it was 3^k
+    np.testing.assert_allclose((sign, logarithm), np.linalg.slogdet(dense), rtol=1e-12)

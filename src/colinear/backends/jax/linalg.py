@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 from .. import adjoint as _adjoint
 from .. import jax as xp
 from .. import shared as _banded
+from ..numpy import control as _recurrences
 from ..numpy import linalg as _numpy_linalg
 from ..shared import (
     cholesky_solve,
@@ -292,3 +294,106 @@ def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
         solve=solver(ab, widths),
         transpose_solve=solver(_banded.transposed(xp, ab, widths), widths[::-1]),
     )
+
+
+# recurrences
+# --------------------------------------------------------------------------------------------------
+
+
+def _with_values(function: Callable) -> Callable[[Callable], Callable]:
+    """Compute on the host, by NumPy's function, where values can be seen: a scan is compiled for
+    each shape, and on a GPU it launches every step."""
+
+    def decorate(scanned: Callable) -> Callable:
+        @functools.wraps(scanned)
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            arrays = jax.tree.leaves(arguments)
+            if any(
+                isinstance(x, jax.core.Tracer) or not getattr(x, "is_fully_addressable", True)
+                for x in arrays
+            ):
+                return scanned(*arguments, **options)
+            found = function(*jax.tree.map(np.asarray, arguments), **options)
+            device = xp.device_of(arrays[0])
+            return jax.tree.map(lambda x: jax.device_put(jnp.asarray(x), device), found)
+
+        return wrapped
+
+    return decorate
+
+
+@_half
+@_with_values(_recurrences.tridiagonal_pivots)
+def tridiagonal_pivots(d: Array, s: Array) -> Array:
+    """The pivots p_i = d_i - s_(i-1) / p_(i-1) of elimination without exchanges, d (*batch, n) and
+    s = lower * upper (*batch, n-1). A zero is divided by as if it were a very small number."""
+    d, s = _spread(*zip(_common(d, s), (1, 1), strict=True))
+    tiny = float(jnp.finfo(d.dtype).tiny)
+
+    def step(p: Array, x: Array, y: Array) -> tuple[Array, Array]:
+        p = x - y / jnp.where(p == 0, tiny, p)
+        return p, p
+
+    before = jnp.concatenate([jnp.zeros_like(d[..., :1]), s], -1)[..., : d.shape[-1]]
+    ones = jnp.ones(d.shape[:-1], d.dtype)
+    return jnp.moveaxis(
+        xp.scan(step, ones, jnp.moveaxis(d, -1, 0), jnp.moveaxis(before, -1, 0)), 0, -1
+    )
+
+
+@_with_values(_recurrences.solve_triangular_sum)
+def solve_triangular_sum(triangles: tuple[Array, ...], B: Array, adjoint: bool = False) -> Array:
+    """Solve (T_1 ⊕ T_2 ⊕ ...) X = B, or with its adjoint, for complex upper triangles T; B is
+    (*batch, n_1 n_2 ..., k). Row after row (Bartels and Stewart 1972), the last triangle at once."""
+
+    def solve(level: int, shift: Any, C: Array) -> Array:
+        T, n = triangles[level], triangles[level].shape[-1]
+        if level == len(triangles) - 1:
+            M = T + shift * jnp.eye(n, dtype=T.dtype)
+            return solve_triangular(M, C, lower=False, adjoint=adjoint)
+        off_diagonal = _adjoint(xp, jnp.triu(T, 1)) if adjoint else jnp.triu(T, 1)
+
+        def step(rows: Array, i: Array) -> tuple[Array, Array]:
+            Y = solve(level + 1, shift + T[i, i], rows[..., i, :, :])
+            # C_j - t_ji Y_i
+            return rows - off_diagonal[:, i, None, None] * Y[..., None, :, :], Y
+
+        rows = C.reshape(*C.shape[:-2], n, C.shape[-2] // n, C.shape[-1])
+        found = xp.scan(step, rows, jnp.arange(n), reverse=not adjoint)
+        return jnp.moveaxis(found, 0, -3).reshape(C.shape)
+
+    return solve(0, 0.0, B.astype(jnp.result_type(B, *triangles)))
+
+
+@_with_values(_recurrences.solve_shifted)
+def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> tuple[Array, Array]:
+    """Solve (T_11 - t I) Y = c R for upper triangular T, or with the adjoint, where t is the entry
+    of its diagonal at `places`, one for each column, and T_11 what is above and before it; Y has
+    zeros from there on. Returns Y and c.
+
+    As LAPACK's trevc: a gap that is too small to divide by is taken to be eps |T|, and columns that
+    grow are scaled down.
+    """
+    (T, R), n = _common(T, R), T.shape[-1]
+    T, places, R = _spread((T, 2), (places, 1), (R, 2))
+    T = _adjoint(xp, jnp.triu(T)) if adjoint else jnp.triu(T)
+    t, eps = jnp.diagonal(T, 0, -2, -1), float(jnp.finfo(T.dtype).eps)
+    strict, values = (
+        T - t[..., None] * jnp.eye(n, dtype=T.dtype),
+        jnp.take_along_axis(t, places, -1),
+    )
+    least = eps * jnp.max(jnp.abs(T), (-2, -1))[..., None] + float(np.finfo(np.float32).tiny)
+
+    def step(m: Any, state: tuple) -> tuple:
+        i, (Y, c) = m if adjoint else n - 1 - m, state
+        y = c * R[..., i, :] - (strict[..., i, None, :] @ Y)[..., 0, :]
+        gap = t[..., i, None] - values
+        y = jnp.where(places > i, y / jnp.where(jnp.abs(gap) < least, -least, gap), 0)
+        size = jnp.where(jnp.abs(y) > eps**-2, jnp.abs(y), 1)
+        return Y.at[..., i, :].set(y) / size[..., None, :], c / size
+
+    start = jnp.zeros_like(R), jnp.ones(R.shape[:-2] + R.shape[-1:], jnp.finfo(R.dtype).dtype)
+    return xp.fori_loop(n, step, start)
+
+
+linear_recurrence = _banded.scan_recurrence

@@ -1,4 +1,5 @@
-"""Loops, trees and host calls in NumPy; derivatives, which NumPy does not have, raise."""
+"""Loops, recurrences, trees and host calls in NumPy; derivatives, which NumPy does not have,
+raise."""
 
 from __future__ import annotations
 
@@ -8,9 +9,15 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
+import scipy
 
 from ...errors import BackendError
-from ..shared import fori_loop, jit, loop_map, scan
+from ..shared import _lapack, fori_loop, jit, loop_map, scan
+from ..shared import scan_recurrence as linear_recurrence
+from .arrays import _half
+from .linalg import _common, solve_triangular
+
+Array = Any
 
 # control
 # --------------------------------------------------------------------------------------------------
@@ -148,3 +155,125 @@ def map_on_host(f: Callable, X: Any) -> Any:
     """`f(X)` of NumPy arrays, of the shape and dtype of X, with any leading dimensions; it has
     no derivatives."""
     return f(X)
+
+
+# recurrences
+# --------------------------------------------------------------------------------------------------
+#
+# One step needs the one before it, so no framework has them as array operations: torch comes here
+# from its devices too, JAX scans.
+
+SMALLEST_PIVOT = 1e-300  # taken for zero
+FEW_MATRICES = 16  # eliminated one by one: Python's numbers are quicker than short arrays
+SMALL_SYLVESTER = 64  # rows up to which LAPACK's scalar loop is as fast as products of halves
+
+
+@_half
+def tridiagonal_pivots(d: Array, s: Array) -> Array:
+    """The pivots p_i = d_i - s_(i-1) / p_(i-1) of elimination without exchanges, d (*batch, n) and
+    s = lower * upper (*batch, n-1). A zero is divided by as if it were a very small number.
+
+    In double precision. A batch is one long matrix whose parts are not coupled.
+    """
+    d, s = _common(d, s)
+    *batch, n = np.broadcast_shapes(d.shape, (*s.shape[:-1], d.shape[-1]))
+    if 0 in (n, *batch):
+        return np.zeros((*batch, n), d.dtype)
+    D = np.array(np.broadcast_to(d, (*batch, n)), np.result_type(d, np.float64)).reshape(-1, n)
+    S = np.zeros_like(D)  # s_(i-1) beside d_i: zero at the beginning of each matrix
+    S[:, 1:] = np.broadcast_to(s, (*batch, n - 1)).reshape(len(D), n - 1)
+    with np.errstate(all="ignore"):
+        if D.dtype == np.float64 and D.size > 1 and S.min() >= 0:
+            p, _, failure = scipy.linalg.lapack.dpttrf(D.ravel(), np.sqrt(S.ravel()[1:]))
+            if not failure and np.isfinite(p).all():
+                return p.reshape(*batch, n).astype(d.dtype)
+        p = _pivots_of_many(D, S) if len(D) > FEW_MATRICES else np.array(list(map(_pivots, D, S)))
+        return p.reshape(*batch, n).astype(d.dtype)
+
+
+def _pivots(d: Array, s: Array) -> list[Any]:
+    pivots, p = [], 1.0
+    for x, y in zip(d.tolist(), s.tolist(), strict=True):
+        p = x - y / (p or SMALLEST_PIVOT)
+        pivots.append(p)
+    return pivots
+
+
+def _pivots_of_many(d: Array, s: Array) -> Array:
+    """The same of many matrices at once."""
+    p = np.ascontiguousarray(d.T)
+    for i in range(1, len(p)):
+        p[i] -= s[:, i] / np.where(p[i - 1] == 0, SMALLEST_PIVOT, p[i - 1])
+    return p.T
+
+
+def solve_triangular_sum(triangles: tuple[Array, ...], B: Array, adjoint: bool = False) -> Array:
+    """Solve (T_1 ⊕ T_2 ⊕ ...) X = B, or with its adjoint, for complex upper triangles T; B is
+    (*batch, n_1 n_2 ..., k).
+
+    By halves (Jonsson and Kågström 2002), the smallest by LAPACK's trsyl. Where the matrix is
+    singular to working accuracy, that perturbs it, and the residual shows it.
+    """
+    columns = np.matrix_transpose(B).reshape(-1, *(len(T) for T in triangles))
+    X = np.array(columns, np.result_type(B, *triangles))
+    with np.errstate(all="ignore"):
+        for C in X:
+            _eliminate_sum(triangles, C, adjoint)
+    return np.matrix_transpose(X.reshape(*B.shape[:-2], B.shape[-1], B.shape[-2]))
+
+
+def _eliminate_sum(triangles: tuple[Array, ...], C: Array, adjoint: bool) -> None:
+    """Solve for one right side C (n_1, n_2, ...) in place."""
+    T, *others = triangles
+    if not others:
+        C[...] = solve_triangular(T, C[:, None], lower=False, adjoint=adjoint)[:, 0]
+    elif len(others) > 1 and len(C) == 1:  # t I ⊕ S ⊕ ... is (t I + S) ⊕ ...
+        shifted = others[0] + T[0, 0] * np.eye(len(others[0]), dtype=T.dtype)
+        _eliminate_sum((shifted, *others[1:]), C[0], adjoint)
+    elif len(others) == 1 and max(C.shape) <= SMALL_SYLVESTER:
+        # T X + X S^T = C, or T^H X + X conj(S) = C
+        S, transposes = others[0].conj(), ("C", "N") if adjoint else ("N", "C")
+        trsyl = _lapack("trsyl", C.dtype.char)
+        X, scale, _ = trsyl(T, S, C, trana=transposes[0], tranb=transposes[1])
+        C[...] = X / scale
+    else:
+        axis = 1 if len(others) == 1 and C.shape[1] > C.shape[0] else 0
+        T, rows, half = triangles[axis], np.moveaxis(C, axis, 0), C.shape[axis] // 2
+        halves = [slice(half), slice(half, None)] if adjoint else [slice(half, None), slice(half)]
+        for i, at in enumerate(halves):
+            if i:  # C_1 - T_12 X_2, or C_2 - T_12^H X_1
+                corner = T[halves[0], at].conj().T if adjoint else T[at, halves[0]]
+                rows[at] -= np.tensordot(corner, rows[halves[0]], 1)
+            smaller = (*triangles[:axis], T[at, at], *triangles[axis + 1 :])
+            _eliminate_sum(smaller, np.moveaxis(rows[at], 0, axis), adjoint)
+
+
+def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> tuple[Array, Array]:
+    """Solve (T_11 - t I) Y = c R for upper triangular T, or with the adjoint, where t is the entry
+    of its diagonal at `places`, one for each column, and T_11 what is above and before it; Y has
+    zeros from there on. Returns Y and c.
+
+    As LAPACK's trevc: a gap that is too small to divide by is taken to be eps |T|, and columns that
+    grow are scaled down.
+    """
+    T, R = _common(T, R)
+    batch = np.broadcast_shapes(T.shape[:-2], places.shape[:-1], R.shape[:-2])
+    n, k = R.shape[-2:]
+    Y, c = np.zeros((*batch, n, k), R.dtype), np.ones((*batch, k), R.real.dtype)
+    T = T.conj() if adjoint else T
+    t, eps = np.diagonal(T, 0, -2, -1), np.finfo(T.dtype).eps
+    places = np.broadcast_to(places, (*batch, k))
+    values = np.take_along_axis(np.broadcast_to(t, (*batch, n)), places, -1)
+    least = eps * np.abs(T).max((-2, -1), initial=0)[..., None] + np.finfo(np.float32).tiny
+    with np.errstate(all="ignore"):
+        for i in range(n) if adjoint else range(n - 1, -1, -1):
+            known = slice(i) if adjoint else slice(i + 1, n)
+            row = T[..., known, i] if adjoint else T[..., i, known]
+            gap = t[..., i, None] - values
+            y = c * R[..., i, :] - (row[..., None, :] @ Y[..., known, :])[..., 0, :]
+            Y[..., i, :] = np.where(places > i, y / np.where(abs(gap) < least, -least, gap), 0)
+            size = np.abs(Y[..., i, :])
+            if (large := size > eps**-2).any():
+                Y /= np.where(large, size, 1)[..., None, :]
+                c /= np.where(large, size, 1)
+    return Y, c

@@ -12,7 +12,8 @@ import torch.utils._pytree as pytree
 import torch.utils.checkpoint
 from torch._C import _functorch
 
-from ..shared import fori_loop, jit, loop_map, scan
+from .. import shared
+from ..shared import fori_loop, jit, loop_map
 from .arrays import _is_fake, asarray, is_traced, to_numpy
 from .derivatives import recorded_vjp
 from .programs import CALLS, Call, sides_are_known
@@ -34,6 +35,18 @@ def while_loop(cond: Callable, body: Callable, state: Any) -> Any:
             if not _innermost(going).any():
                 return state
             state = tree_map(functools.partial(_select, going), body(state), state)
+
+
+def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
+    """`state, result = step(state, *elements)` over the elements along the first axis, first or
+    last first; the results, stacked.
+
+    On the host, from a GPU too, where each step would wait for its launches.
+    """
+    device = arrays[0].device
+    state, *arrays = tree_map(lambda x: x.cpu(), (state, *arrays))
+    found = shared.scan(step, state, *arrays, reverse=reverse)
+    return tree_map(lambda x: x.to(device), found)
 
 
 def _innermost(x: Any) -> Any:

@@ -15,10 +15,12 @@ import torch
 
 from .. import shared as _banded
 from .. import torch as xp
+from ..numpy import control as _recurrences
 from ..numpy import linalg as _numpy_linalg
 from ..shared import cholesky_solve, eigen_solve, ldl_slogdet, of_finite, pivot_order
 from .arithmetic import _half
 from .derivatives import custom_derivative
+from .programs import opaque
 
 Array = Any
 
@@ -30,6 +32,11 @@ def _common(*arrays: Array) -> list[Array]:
         if x.dtype != dtype:
             dtype = torch.promote_types(dtype, x.dtype)
     return [x if x.dtype == dtype else x.to(dtype) for x in arrays]
+
+
+def is_on_device(x: Array) -> bool:
+    """Whether an operation on x is a launch, and its values are not on the host."""
+    return x.device.type != "cpu"
 
 
 # Cholesky, LU, LDL
@@ -45,7 +52,7 @@ def cholesky(A: Array) -> tuple[Array, Array]:
 
 
 def _cholesky_inverse_now(L: Array) -> Array:
-    if L.device.type != "cpu":
+    if is_on_device(L):
         return torch.cholesky_inverse(L)
     # 1.5 times as fast as torch's
     return torch.from_numpy(_numpy_linalg.cholesky_inverse(L.numpy(force=True)))
@@ -117,7 +124,7 @@ def ldl_factor(A: Array) -> tuple[Array, ...]:
     eigenvectors. Constant for derivatives.
     """
     A = A.detach()
-    if A.device.type != "cpu":
+    if is_on_device(A):
         return tuple(torch.linalg.eigh(A))[::-1]
     return tuple(torch.linalg.ldl_factor_ex(A, hermitian=A.is_complex())[:2])
 
@@ -177,17 +184,28 @@ def qr_triangle(A: Array) -> Array:
     return torch.linalg.qr(A, "r")[1]
 
 
+# numbers of a matrix on a device from which the steps of `pivot_order` take less time than LAPACK's
+# on the host (a step is ten launches, whatever the size)
+LARGE_PIVOTED = 2**19
+
+_host_order = opaque(lambda A: A.new_empty((*A.shape[:-2], A.shape[-1]), dtype=torch.int64))(
+    custom_derivative(
+        lambda A: _on_host(lambda A: _numpy_linalg.qr_pivoted(A)[2], A),
+        lambda primals, tangents, order: torch.zeros_like(order),
+        ranks=(2,),
+    )
+)
+
+
 @_half
 def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
     """Factor A[:, perm] = Q R (reduced), |diag R| falling: the rank shows.
 
-    torch has none: the order comes from LAPACK if the values can be seen, else from `pivot_order`.
+    torch has none: the order comes from LAPACK on the host, of a large matrix on a device from
+    `pivot_order`.
     """
-    seen = xp.peek(A)
-    if seen is None:
-        perm = pivot_order(xp, A.detach())
-    else:
-        perm = torch.from_numpy(_numpy_linalg.qr_pivoted(seen)[2])
+    is_large = is_on_device(A) and A.shape[-2] * A.shape[-1] > LARGE_PIVOTED
+    perm = pivot_order(xp, A.detach()) if is_large else _host_order(A.detach())
     Q, R = torch.linalg.qr(torch.take_along_dim(A, perm[..., None, :], -1))
     return Q, R, perm
 
@@ -262,11 +280,18 @@ def _tridiagonal_vjp(primals: tuple, X: Array, G: Array) -> tuple:
     return *cotangents, _sum_to(W, B.shape)
 
 
-_solve_tridiagonal = custom_derivative(
-    lambda *arrays: _on_host(_numpy_linalg.solve_tridiagonal, *arrays),
-    _tridiagonal_jvp,
-    _tridiagonal_vjp,
-    (1, 1, 1, 2),
+def _like_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Array:
+    heads = (lower.shape[:-1], diag.shape[:-1], upper.shape[:-1], B.shape[:-2])
+    return B.new_empty((*torch.broadcast_shapes(*heads), *B.shape[-2:]))
+
+
+_solve_tridiagonal = opaque(_like_tridiagonal)(
+    custom_derivative(
+        lambda *arrays: _on_host(_numpy_linalg.solve_tridiagonal, *arrays),
+        _tridiagonal_jvp,
+        _tridiagonal_vjp,
+        (1, 1, 1, 2),
+    )
 )
 
 
@@ -296,3 +321,103 @@ def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
         return _on_host(lambda ab, B: _numpy_linalg.solve_banded(ab, widths, B), ab, B)
 
     return custom_derivative(now, jvp, vjp, (2, 2))(*_common(ab, B))
+
+
+# recurrences, on the host too
+# --------------------------------------------------------------------------------------------------
+
+
+def _pivots_jvp(primals: tuple, tangents: tuple, p: Array) -> Array:
+    # p_i + s_(i-1) / p_(i-1) = d_i:  dp_i - (s / p^2)_(i-1) dp_(i-1) = dd_i - (ds / p)_(i-1)
+    (_, s), (dd, ds), before = primals, tangents, p[..., :-1]
+    right = dd - torch.cat([torch.zeros_like(dd[..., :1]), ds / before], -1)
+    below = -s / before**2
+    return solve_tridiagonal(below, torch.ones_like(p), 0 * below, right[..., None])[..., 0]
+
+
+_tridiagonal_pivots = opaque(lambda d, s: torch.empty_like(d))(
+    custom_derivative(
+        lambda *arrays: _on_host(_recurrences.tridiagonal_pivots, *arrays),
+        _pivots_jvp,
+        ranks=(1, 1),
+    )
+)
+
+
+@_half
+def tridiagonal_pivots(d: Array, s: Array) -> Array:
+    """The pivots p_i = d_i - s_(i-1) / p_(i-1) of elimination without exchanges, d (*batch, n) and
+    s = lower * upper (*batch, n-1). A zero is divided by as if it were a very small number."""
+    d, s = _common(d, s)
+    batch = torch.broadcast_shapes(d.shape[:-1], s.shape[:-1])
+    return _tridiagonal_pivots(d.expand(*batch, -1), s.expand(*batch, -1))
+
+
+def solve_triangular_sum(triangles: tuple[Array, ...], B: Array, adjoint: bool = False) -> Array:
+    """Solve (T_1 ⊕ T_2 ⊕ ...) X = B, or with its adjoint, for complex upper triangles T, which are
+    constants; B is (*batch, n_1 n_2 ..., k)."""
+
+    def now(B: Array) -> Array:
+        host = tuple(T.numpy(force=True) for T in triangles)
+        return _on_host(lambda B: _recurrences.solve_triangular_sum(host, B, adjoint), B)
+
+    return custom_derivative(
+        now,
+        lambda primals, tangents, X: solve_triangular_sum(triangles, tangents[0], adjoint),
+        lambda primals, X, G: (solve_triangular_sum(triangles, G, not adjoint),),
+        (2,),
+    )(B.to(torch.promote_types(B.dtype, triangles[0].dtype)))
+
+
+def _shifted_solver(adjoint: bool) -> Any:
+    """`solve_shifted` of arrays alone."""
+
+    def again(T: Array, places: Array, R: Array, other: bool) -> Array:
+        Y, c = _solve_shifted[other](T, places, R)
+        return Y / c[..., None, :]
+
+    def here(T: Array, places: Array) -> Array:
+        rows = torch.arange(T.shape[-1], device=T.device)[:, None]
+        return (rows == places[..., None, :]).to(T.dtype)
+
+    def now(T: Array, places: Array, R: Array) -> tuple[Array, ...]:
+        t, p, r = (x.numpy(force=True) for x in (T, places, R))
+        found = _recurrences.solve_shifted(t, p, r, adjoint)
+        return tuple(torch.from_numpy(x).to(R.device) for x in found)
+
+    def jvp(primals: tuple, tangents: tuple, output: tuple) -> tuple:
+        # (T_11 - t I) dY = c dR - (dT_11 - dt I) Y
+        (T, places, _), (dT, _, dR), (Y, c) = primals, tangents, output
+        dT = dT.mH.tril() if adjoint else dT.triu()
+        dt = dT.diagonal(0, -2, -1)[..., None, :] @ here(T, places)
+        right = c[..., None, :] * dR - (dT @ Y - Y * dt)
+        return again(T, places, right, adjoint), torch.zeros_like(c)
+
+    def vjp(primals: tuple, output: tuple, cotangents: tuple) -> tuple:
+        (T, places, R), (Y, c) = primals, output
+        W = again(T, places, cotangents[0], not adjoint)
+        dt = (here(T, places) @ (W * Y.conj()).sum(-2)[..., None])[..., 0]
+        G = torch.diag_embed(dt) - W @ Y.mH
+        G = (G.mH if adjoint else G).triu()
+        return _sum_to(G, T.shape), None, _sum_to(c[..., None, :] * W, R.shape)
+
+    def like(T: Array, places: Array, R: Array) -> tuple[Array, Array]:
+        batch = torch.broadcast_shapes(T.shape[:-2], places.shape[:-1], R.shape[:-2])
+        c = R.new_empty((*batch, R.shape[-1]), dtype=R.abs().dtype)
+        return R.new_empty((*batch, *R.shape[-2:])), c
+
+    return opaque(like)(custom_derivative(now, jvp, vjp, (2, 1, 2)))
+
+
+_solve_shifted = {adjoint: _shifted_solver(adjoint) for adjoint in (False, True)}
+
+
+def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> tuple[Array, Array]:
+    """Solve (T_11 - t I) Y = c R for upper triangular T, or with the adjoint, where t is the entry
+    of its diagonal at `places`, one for each column, and T_11 what is above and before it; Y has
+    zeros from there on. Returns Y and c, which keeps Y from overflowing: a constant."""
+    T, R = _common(T, R)
+    return _solve_shifted[adjoint](T, places, R)
+
+
+linear_recurrence = _banded.double_recurrence

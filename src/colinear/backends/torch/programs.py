@@ -381,3 +381,32 @@ def _back(ctx: Any, cotangents: Any) -> tuple[Any, None]:
 
 
 _call.register_autograd(_back, setup_context=_keep)
+
+
+def opaque(like: Callable) -> Callable[[Callable], Callable]:
+    """Make of a function `f(*arrays) -> array or tuple`, with derivatives of its own, one node of a
+    compiled program; `like(*arrays)` has the shapes and dtypes of its answers."""
+
+    def decorate(f: Callable) -> Callable:
+        def as_list(found: Any) -> list[Any]:
+            return list(found) if isinstance(found, tuple) else [found]
+
+        number = len(CALLS)
+        CALLS.append(
+            Call(
+                lambda arrays: as_list(f(*arrays)),
+                lambda arrays: as_list(like(*arrays)),
+                lambda arrays, first: as_list(f(*arrays))[0],
+            )
+        )
+
+        @functools.wraps(f)
+        def wrapped(*arrays: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                return f(*arrays)
+            found = call_opaquely(number, arrays)
+            return found[0] if len(found) == 1 else tuple(found)
+
+        return wrapped
+
+    return decorate

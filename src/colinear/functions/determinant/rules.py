@@ -273,6 +273,11 @@ def slogdet_product(A: Any, method: Any) -> Determinant:
 @rule(slogdet, BlockDiag, when=all_square, estimates=True, hereditary=True)
 def slogdet_block_diagonal(A: Any, method: Any) -> Determinant:
     """det diag(A, B) = det A det B, both square"""
+    if method is None or not method.is_stochastic:
+        blocks = A.stack()
+        if blocks is not None:
+            sign, logarithm = slogdet(blocks, method)
+            return A.xp.prod(sign, axis=-1), A.xp.sum(logarithm, axis=-1)
     return from_parts(A, method, [1] * len(A.operands))
 
 

@@ -51,6 +51,7 @@ from ..common import (
     values_are_seen,
 )
 from ..diagonal import diag
+from ..solve.compositions import multiply_blocks, subtract_blocks
 from ..solve.elimination import (
     condition,
     fits_as_a_whole,
@@ -364,8 +365,15 @@ def _by_complement(A: Any, method: Any, is_judged: bool) -> Any:
         if failed(info._status) is True:
             continue  # a singular block does not make the whole singular
         rest = [i for i in size if i != k]
-        complement = [[_complement(A, inverse, i, j, k) for j in rest] for i in rest]
-        S = complement[0][0] if len(rest) == 1 else Block(complement)
+        if len(rest) == 1:
+            S = _complement(A, inverse, rest[0], rest[0], k)
+        else:  # as matrices where nothing else is known of them: the next complement is one of these
+            right = {j: multiply_blocks(inverse, A.blocks[k][j], A) for j in rest}
+            grid = [
+                [(A.blocks[i][j], multiply_blocks(A.blocks[i][k], right[j], A)) for j in rest]
+                for i in rest
+            ]
+            S = Block([[subtract_blocks(D, T, A, False) for D, T in row] for row in grid])
         S = S._claim(A.properties & (SELF_ADJOINT | POSITIVE_SEMIDEFINITE))
         spoilt = _spoilt(A, k, inverse, S) if is_judged else None
         best = best or (corner, inverse, info, S, spoilt)

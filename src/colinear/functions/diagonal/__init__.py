@@ -179,6 +179,8 @@ def diag_block_diagonal(A: Any, method: Any) -> Array:
     """diag(diag(A, B)) = (diag A, diag B), both square"""
     if method is not None and method.is_stochastic:
         return concatenated(diag, operands_in_context(A), method, partial(_beside, A))
+    if (blocks := A.stack()) is not None:
+        return A.xp.reshape(diag(blocks, method), A.shape[:-1])
     return _beside(A, [diag(block, method) for block in operands_in_context(A)])
 
 
@@ -360,6 +362,8 @@ def trace_block_diagonal(A: Any, method: Any) -> Array:
     """tr diag(A, B) = tr A + tr B, both square"""
     if method is not None and method.is_stochastic:
         return added_estimates(trace, operands_in_context(A), method, [1] * len(A.operands))
+    if (blocks := A.stack()) is not None:
+        return A.xp.sum(trace(blocks, method), axis=-1)
     return reduce(add, (trace(block, method) for block in operands_in_context(A)))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import Array
+from ...backends import Array, get
 from ...dispatch import rule
 from ...factors.inverse import Inverse
 from ...operators import Banded
@@ -90,8 +90,6 @@ def _scaled(xp: Any, M: Any) -> Any:
 # pivot is nearly zero.
 
 
-FEW_MATRICES = 16  # eliminated one by one: Python's numbers are quicker than short arrays
-SMALLEST_PIVOT = 1e-300  # of a matrix whose largest entry is 1
 SAFE_PIVOT = 1e-4  # of such a matrix: above it the pivots have derivatives
 
 
@@ -132,42 +130,10 @@ def _quotient(d: Array, a: Array, b: Array, e: Array, f: Array) -> tuple[Array, 
 
 def _on_host(xp: Any, d: Array, s: Array) -> tuple[Any, Any]:
     """The pivots p and q in double precision."""
-    d, s = host_value(xp, d), host_value(xp, s)
-    kind = np.complex128 if np.iscomplexobj(d) or np.iscomplexobj(s) else np.float64
-    n = d.shape[-1]
-    count = d.size // n if n else 0
-    d, s, shape = (
-        np.asarray(d, kind).reshape(count, n),
-        np.asarray(s, kind).reshape(count, max(n - 1, 0)),
-        d.shape,
-    )
-    with np.errstate(all="ignore"):
-        if count > FEW_MATRICES:
-            p, q = _pivots_of_many(d, s), _pivots_of_many(d[:, ::-1], s[:, ::-1])[:, ::-1]
-        else:
-            pairs = list(zip(d.tolist(), s.tolist()))
-            p = np.array([_pivots(x, y) for x, y in pairs], kind)
-            q = np.array([_pivots(x[::-1], y[::-1])[::-1] for x, y in pairs], kind)
-    return p.reshape(shape), q.reshape(shape)
-
-
-def _pivots(d: list[Any], s: list[Any]) -> list[Any]:
-    """p_i = d_i - s_(i-1) / p_(i-1), where a zero is divided by as if it were a very small
-    number."""
-    pivots, p = [], 1.0
-    for x, y in zip(d, [0.0, *s]):
-        p = x - y / (p if p != 0 else SMALLEST_PIVOT)
-        pivots.append(p)
-    return pivots
-
-
-def _pivots_of_many(d: Any, s: Any) -> Any:
-    """The same of many matrices at once."""
-    p = np.array(d)
-    for i in range(1, d.shape[-1]):
-        before = p[:, i - 1]
-        p[:, i] -= s[:, i - 1] / np.where(before != 0, before, SMALLEST_PIVOT)
-    return p
+    d, s = (np.asarray(host_value(xp, x)) for x in (d, s))
+    d = d.astype(np.result_type(d, s, np.float64))
+    pivots = get("numpy").tridiagonal_pivots
+    return pivots(d, s), pivots(d[..., ::-1], s[..., ::-1])[..., ::-1]
 
 
 # ------------------------------------------------------------------------------------ traced and di
@@ -203,28 +169,13 @@ def _differentiable_quotient(xp: Any, d: Array, s: Array) -> tuple[Any, Array]:
         known = _on_host(xp, xp.stop_gradient(d), xp.stop_gradient(s))
         p, q = (xp.asarray(x, dtype=d.dtype, device=xp.device_of(d)) for x in known)
         if min(float(np.abs(x).min(initial=1)) for x in known) > SAFE_PIVOT:
-            return 1, _with_derivatives(xp, d, s, p) + flip(
-                _with_derivatives(xp, flip(d), flip(s), flip(q))
-            ) - d
+            pivots = xp.tridiagonal_pivots
+            return 1, pivots(d, s) + flip(pivots(flip(d), flip(s))) - d
     from_below = map(flip, leading_minors(xp, flip(d), flip(s)))
     numerator, denominator = _quotient(d, *leading_minors(xp, d, s), *from_below)
     if p is not None:  # the derivatives are those of the minors, the value is that of the pivots
         numerator = numerator + xp.stop_gradient(denominator / (p + q - d) - numerator)
     return numerator, denominator
-
-
-def _with_derivatives(xp: Any, d: Array, s: Array, p: Array) -> Array:
-    """Pivots that are constants, as functions of d and s.
-
-    A step of Newton's method for d_i - s_(i-1) / p_(i-1) - p_i = 0 does not move the value, and
-    gives it the first derivatives; a second step gives those up to the third.
-    """
-    ones = xp.ones(d.shape, dtype=d.dtype, device=xp.device_of(d))
-    for _ in range(2):
-        before = p[..., :-1]
-        residual = d - p - xp.concat([0 * d[..., :1], s / before], axis=-1)
-        p = p + xp.solve_tridiagonal(-s / before**2, ones, 0 * s, residual[..., None])[..., 0]
-    return p
 
 
 # The diagonal of the inverse of a banded matrix, by two block eliminations: from above and from

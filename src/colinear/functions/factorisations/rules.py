@@ -10,7 +10,7 @@ import numpy as np
 from ... import autodiff
 from ...backends import Array, adjoint, namespace_of
 from ...dispatch import rule
-from ...factors.structured import lapack_band
+from ...factors.structured import as_blocks, lapack_band
 from ...info import Info, report
 from ...operators import (
     Banded,
@@ -43,7 +43,6 @@ from ..common import (
     has_orthonormal_columns,
     identity_like,
     ignore_float_errors,
-    is_traced_or_differentiated,
     operands_in_context,
     orthonormal,
     report_failure,
@@ -63,6 +62,8 @@ Factors = tuple[LinearOperator, ...]
 
 def _by_operands(A: Any, factorise: Any, method: Any) -> Factors:
     """The factors of a Kronecker product or of blocks: of each operand, put together as they are."""
+    if isinstance(A, BlockDiag) and (blocks := A.stack()) is not None:
+        return tuple([as_blocks(X, len(A.operands)) for X in factorise(blocks, method)])
     each = zip(*(factorise(operand, method) for operand in operands_in_context(A)))
     return tuple([type(A)(*factors) for factors in each])
 
@@ -308,6 +309,8 @@ def cholesky_conjugate(A: Any, method: Any) -> LinearOperator:
 @rule(cholesky, BlockDiag, when=all_square)
 def cholesky_block_diagonal(A: Any, method: Any) -> LinearOperator:
     """diag(A, B) = diag(L, M) diag(L, M)^H for A = L L^H, B = M M^H"""
+    if (blocks := A.stack()) is not None:
+        return as_blocks(cholesky(blocks, method), len(A.operands))
     return BlockDiag(*(cholesky(block, method) for block in operands_in_context(A)))
 
 
@@ -386,31 +389,10 @@ def _is_mirrored(xp: Any, below: Array, above: Array) -> Array:
 
 
 def _pivots(xp: Any, a: Array, b: Array) -> Array:
-    """δ_i+1 = a_i+1 - b_i^2 / δ_i, a loop of the length of the matrix."""
-    n, batch = a.shape[-1], np.broadcast_shapes(tuple(a.shape[:-1]), tuple(b.shape[:-1]))
-    a, b = xp.broadcast_to(a, (*batch, n)), xp.broadcast_to(b, (*batch, n - 1))
-    if not is_traced_or_differentiated(xp, a, b) and xp.peek(a) is not None:
-        pivots = _host_pivots(xp.to_numpy(a), xp.to_numpy(b))
-        return xp.asarray(pivots, dtype=a.dtype, device=xp.device_of(a))
-
-    def step(pivot: Array, a: Array, b: Array) -> tuple[Array, Array]:
-        pivot = a - b**2 / pivot
-        return pivot, pivot
-
-    rows = (xp.moveaxis(x, -1, 0) for x in (a, xp.concat([0 * a[..., :1], b], axis=-1)))
-    return xp.moveaxis(xp.scan(step, 0 * a[..., 0] + 1, *rows), 0, -1)  # from b_0 = 0
-
-
-def _host_pivots(a: Any, b: Any) -> Any:
-    """The same by LAPACK's pttrf; the pivots from the first that is not positive are NaN."""
-    from scipy.linalg import get_lapack_funcs
-
-    factor = get_lapack_funcs("pttrf", (a, b))
-    pivots = np.empty_like(a)
-    for at in np.ndindex(a.shape[:-1]):
-        pivots[at], _, info = factor(a[at], b[at])
-        pivots[at][info - 1 if info > 0 else a.shape[-1] :] = np.nan
-    return pivots
+    """δ_i+1 = a_i+1 - b_i^2 / δ_i, in parts of the largest entry, lest squares overflow."""
+    scale = xp.stop_gradient(xp.max(xp.abs(a), axis=-1, keepdims=True))
+    scale = xp.where(xp.logical_and(scale > 0, xp.isfinite(scale)), scale, 1)
+    return scale * xp.tridiagonal_pivots(a / scale, (b / scale) ** 2)
 
 
 def band_is_on_the_host(A: LinearOperator) -> bool:

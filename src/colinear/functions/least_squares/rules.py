@@ -12,6 +12,7 @@ from ...backends import Array, adjoint, namespace_of
 from ...dispatch import Choice, rule
 from ...factors.function import KroneckerFunction
 from ...factors.inverse import Inverse
+from ...factors.structured import as_blocks
 from ...info import Info, report
 from ...operators import (
     Adjoint,
@@ -165,7 +166,13 @@ def pinv_kronecker(A: Any, rtol: Any, method: Any) -> LinearOperator:
 @rule(pinv, BlockDiag, direct=True)
 def pinv_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """diag(A, B)^+ = diag(A^+, B^+), where negligible is what is so beside the largest of all"""
-    xp, triplets = A.xp, each_svd(operands_in_context(A), max(A.shape[-2:]), method)
+    xp = A.xp
+    if values_are_seen(A) and (stack := A.stack()) is not None:
+        (U, s, V), count = svd(stack, None, method), len(A.operands)
+        s = xp.reshape(s, (*A.batch_shape, -1))
+        D = Diagonal(inverted(xp, s, s > negligible(A, s, rtol)))
+        return Product(as_blocks(V, count), D, as_blocks(U, count).H)._claim(A._claims)
+    triplets = each_svd(operands_in_context(A), max(A.shape[-2:]), method)
     # in a Fourier basis: each to its own rounding
     if not A.is_complex and any(U.is_complex for U, _, _ in triplets):
         return BlockDiag(*(pinv(block, rtol, method) for block in operands_in_context(A)))._claim(

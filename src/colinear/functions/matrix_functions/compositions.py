@@ -13,6 +13,7 @@ from ...backends import Array, namespace_of
 from ...dispatch import Choice, Function, arrange, rule
 from ...factors.function import KroneckerFunction
 from ...factors.inverse import Inverse
+from ...factors.structured import as_blocks
 from ...methods import Auto, Eigh, fitting
 from ...operators import (
     Adjoint,
@@ -68,6 +69,8 @@ from .spectra import (
 def of_block_diagonal(A: Any, call: Call) -> LinearOperator:
     """f(diag(A, B)) = diag(f(A), f(B)), both square"""
     kept = A.properties & (SELF_ADJOINT | POSITIVE)
+    if (blocks := A.stack()) is not None:
+        return as_blocks(call.again(blocks), len(A.operands))
     return BlockDiag(*(call.again(block._claim(kept)) for block in operands_in_context(A)))
 
 

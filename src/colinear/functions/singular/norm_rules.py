@@ -235,6 +235,8 @@ def norm_block_diagonal(A: Any, order: Any, method: Any) -> Array:
     if order in ("nuc", 2) and all(isinstance(block, Dense) for block in A.operands):
         return norm.base(A, order, method)  # `svd` decomposes them at once
     xp = A.xp
+    if (blocks := A.stack()) is not None:
+        return _norm_of_entries(xp, norm(blocks, order, method), order)
     sizes = [xp.asarray(norm(block, order, method)) for block in operands_in_context(A)]
     sizes = [xp.broadcast_to(size, A.batch_shape) for size in sizes]
     return _norm_of_entries(xp, xp.stack(sizes, axis=-1), order)

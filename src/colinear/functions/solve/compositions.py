@@ -38,9 +38,7 @@ from ...properties import (
     POSITIVE_DEFINITE,
     POSITIVE_SEMIDEFINITE,
     SELF_ADJOINT,
-    STIEFEL,
     SYMMETRIC,
-    UNITARY,
     Unitary,
 )
 from ...status import failed
@@ -93,28 +91,17 @@ def inv_kronecker(A: Any, method: Any) -> LinearOperator:
     return kept(A, Kronecker(*_parts("factor", A, method)))
 
 
-def blocks_are_alike(A: LinearOperator) -> bool:
-    """Whether the blocks are several matrices of one size and dtype."""
-    blocks: Any = A.operands
-    if (
-        len(blocks) < 3
-        or not isinstance(blocks[0], Dense)
-        or blocks[0].shape[-1] != blocks[0].shape[-2]
-    ):
-        return False
-    shape, dtype = blocks[0].A.shape, blocks[0].A.dtype
-    return all(
-        type(block) is Dense and block.A.shape == shape and block.A.dtype == dtype
-        for block in blocks
-    )
+def blocks_are_alike(A: Any) -> bool:
+    """Whether the blocks are several square matrices, or triangles, of one size and dtype."""
+    m, n = A.operands[0].shape[-2:]
+    return m == n and A.has_alike_blocks()
 
 
 @rule(inv, BlockDiag, when=blocks_are_alike, hereditary=True)
 def inv_alike_blocks(A: Any, method: Any) -> LinearOperator:
     """diag(A, B, ...)^-1 = diag(A^-1, B^-1, ...): matrices of one size, factored together"""
-    stacked = Dense._of(A.xp.stack([block.A for block in A.operands], axis=-3))
     with recording() as reports:
-        together = inv(stacked._claim(A.properties & ~(UNITARY | STIEFEL)), method)
+        together = inv(A.stack(), method)
     if have_failed(reports):
         return inv_block_diagonal(A, method)  # which names the block
     report_all(reports)
@@ -249,11 +236,14 @@ def eliminate(A: Any, at: tuple[int, int], pivot_inverse: LinearOperator) -> Eli
         S, root = scaled_factor(dense_part(before[0], A), pivot_inverse)  # B^H A^-1 B = S^H S
         right, products = [Product(root, S)], [[Dense._of(gram(S.A))]]
     else:
-        right = [_times(pivot_inverse, B, A) for B in before]
-        products = [[_times(C, W, A) for W in right] for C in above]
+        right = [multiply_blocks(pivot_inverse, B, A) for B in before]
+        products = [[multiply_blocks(C, W, A) for W in right] for C in above]
     schur = Block(
         [
-            [_difference(D, T, A, positive and k == m) for m, (D, T) in enumerate(zip(row, terms))]
+            [
+                subtract_blocks(D, T, A, positive and k == m)
+                for m, (D, T) in enumerate(zip(row, terms))
+            ]
             for k, (row, terms) in enumerate(zip(others, products))
         ]
     )
@@ -287,7 +277,7 @@ def _are_mirrored(B: Any, C: Any) -> bool:
     return first["data"] == second["data"] and B.A.strides == np.matrix_transpose(C.A).strides
 
 
-def _times(A: LinearOperator, B: LinearOperator, whole: LinearOperator) -> LinearOperator:
+def multiply_blocks(A: LinearOperator, B: LinearOperator, whole: LinearOperator) -> LinearOperator:
     """A B: as one operator where they merge (two diagonals, say), else as a matrix."""
     product = Product(A, B)
     simple = product.A if isinstance(product, Scaled) else product
@@ -296,15 +286,15 @@ def _times(A: LinearOperator, B: LinearOperator, whole: LinearOperator) -> Linea
     return Dense(A @ dense_part(B, whole))
 
 
-def _difference(
+def subtract_blocks(
     D: LinearOperator, T: LinearOperator, whole: LinearOperator, positive: bool
 ) -> LinearOperator:
     """D - T, a matrix if T is one. `positive`: T is known to be semidefinite."""
+    if isinstance(T, Zero):
+        return D
     T = T._claim(POSITIVE_SEMIDEFINITE) if positive else T
     if isinstance(D, Zero):
         return Scaled(-1.0, T)
-    if isinstance(T, Zero):
-        return D
     return Dense(dense_part(D, whole) - T.A) if isinstance(T, Dense) else Sum(D, Scaled(-1.0, T))
 
 

@@ -148,16 +148,12 @@ def _inverted(xp: Any, V: Array) -> Array:
     return xp.lu_solve(*xp.lu_factor(V), xp.broadcast_to(same, V.shape))
 
 
-MOST_ROWS = 5000  # that are solved one by one, in Python
-
-
 def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperator:
-    """Where there is no good basis of eigenvectors: substitution in the Schur forms, row by
-    row; as a matrix where derivatives are recorded, of a batch and of a product."""
+    """Where there is no good basis of eigenvectors: substitution in the Schur forms; as a
+    matrix where derivatives are recorded, of a batch and of a product."""
     xp, terms = A.xp, kronecker.operands
     one_sum = isinstance(kronecker, KroneckerSum) and not A.batch_shape and A.dtype.itemsize >= 4
-    rows = A.shape[-1] // max(terms[-1].shape[-1], 1)
-    if not one_sum or rows > MOST_ROWS or not values_are_seen(A):
+    if not one_sum or not values_are_seen(A):
         why = "the eigenvectors of the factors are ill-conditioned"
         return dense_fallback(A, method, [Info(Status.INACCURATE, message=why)], why)
     from scipy.linalg import schur

@@ -192,6 +192,7 @@ def blocks_are_alike_and_plain(A: Any, b: Any = None, method: Any = None) -> boo
     """Whether the blocks are matrices of one size, and only the answer is asked for."""
     return (
         blocks_are_alike(A)
+        and isinstance(A.operands[0], Dense)
         and 0 not in A.shape
         and 0 not in getattr(b, "shape", ())
         and is_plain(A, b, method)

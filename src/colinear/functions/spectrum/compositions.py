@@ -10,6 +10,7 @@ from ...backends import Array
 from ...dispatch import arrange
 from ...factors.inverse import Inverse
 from ...factors.iterated import Attempts, Iterated
+from ...factors.structured import as_blocks
 from ...methods import LOBPCG, Arnoldi, Lanczos, PowerIteration
 from ...operators import (
     Adjoint,
@@ -152,6 +153,10 @@ def eig_block_diagonal(A: Any, asked: Asked) -> Pairs:
         count = None if some is None else min(some, block.shape[-1])
         return eig(block._claim(kept), count, asked.which, asked.method)
 
+    if (blocks := A.stack()) is not None:
+        values, vectors = pairs_of(blocks)
+        values = xp.reshape(asked.typed(values), (*A.batch_shape, -1))
+        return asked.finish(values, as_blocks(vectors, len(A.operands)))
     pairs = [pairs_of(block) for block in operands_in_context(A)]
     parts = [asked.typed(values) for values, _ in pairs]
     values = xp.concat(

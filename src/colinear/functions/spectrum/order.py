@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...backends import Array, get, namespace_of, program
+from ...backends import Array, get, namespace_of, places_like, program
 from ...dispatch import Cost
 from ...methods import SVRG, Arnoldi, Lanczos, Method
 from ...operators import (
@@ -26,7 +26,6 @@ from ...operators.unitary import pad_end
 from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL
 from ..common import (
     ignore_float_errors,
-    is_traced_or_differentiated,
     outer,
     reordered,
     to_result_dtype,
@@ -232,40 +231,11 @@ def kronecker(factors: list[LinearOperator]) -> LinearOperator:
 
 def triangular_vectors(xp: Any, T: Array, places: Array) -> Array:
     """Eigenvectors, not normalised, of upper triangular T for the eigenvalues at `places` of its
-    diagonal, by back-substitution.
-
-    As LAPACK's trevc: a gap that is too small to divide by is taken to be eps |T|, and vectors that
-    grow are scaled down.
-    """
-    n, k = T.shape[-1], places.shape[-1]
-    t, strict = xp.diagonal(T), xp.triu(T, 1)
-    values = xp.take_along_axis(t, places, axis=-1)
-    eps = xp.eps(T.dtype)
-    least = eps * xp.max(xp.abs(T), axis=(-2, -1))[..., None] + float(np.finfo(np.float32).tiny)
-    X = xp.zeros((*values.shape[:-1], n, k), dtype=T.dtype, device=xp.device_of(T))
-    in_place = xp.name != "jax" and not is_traced_or_differentiated(xp, T)
-
-    def step(m: int, X: Array) -> Array:
-        i = n - 1 - m
-        below = i + 1 if in_place else 0  # `strict` is zero above
-        r = xp.matmul(strict[..., i, None, below:], X[..., below:, :])[..., 0, :]
-        gap = values - t[..., i, None]
-        row = xp.where(
-            places > i,
-            r / xp.where(xp.abs(gap) < least, least, gap),
-            xp.astype(places == i, T.dtype),
-        )
-        if in_place:
-            X[..., i, :] = row
-        else:
-            X = xp.set_at(X, (..., i, slice(None)), row)
-        size = xp.abs(row)
-        large = size > eps**-2
-        if in_place and not bool(xp.any(large)):
-            return X
-        return X / xp.where(large, size, 1)[..., None, :]
-
-    return xp.fori_loop(n, step, X)
+    diagonal: (T_11 - t I) x = -T_12."""
+    R = xp.take_along_axis(T, places[..., None, :], axis=-1)
+    Y, c = xp.solve_shifted(T, places, -R)
+    here = places_like(xp, T)[:, None] == places[..., None, :]
+    return Y + xp.where(here, c[..., None, :], 0)
 
 
 def reversed_transpose(xp: Any, T: Array) -> Array:
