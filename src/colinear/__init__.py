@@ -80,7 +80,7 @@ __all__ = [
     # functions
     "solve", "inv", "lstsq", "pinv", "nullspace", "eig", "eigmax", "eigmin", "svd", "diag",
     "trace", "det", "slogdet", "logdet", "solve_and_logdet", "exp", "log", "sqrt", "isqrt",
-    "power", "apply", "cholesky", "lu", "qr", "norm", "cond", "rank", "transpose", "adjoint",
+    "power", "apply", "cholesky", "lu", "qr", "factorize", "Factorized", "norm", "cond", "rank", "transpose", "adjoint",
     "conj", "to_dense",
     # approximations
     "nystrom", "rp_cholesky", "range_finder", "interpolative", "cur",
