@@ -36,6 +36,7 @@ from .errors import (
 from .explain import Plan, explain
 from .factors.inverse import Inverse
 from .functions import *
+from .functions.factorisations.kept import Factorized
 from .functions.low_rank import nystrom, rp_cholesky
 from .functions.low_rank.sketches import cur, interpolative, range_finder
 from .info import Info

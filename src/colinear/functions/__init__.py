@@ -49,7 +49,7 @@ from ..operators import LinearOperator
 from .determinant import det, logdet, slogdet
 from .diagonal import diag, trace
 from .factorisations import cholesky, lu, qr
-from .factorisations.kept import Factorized, factorize
+from .factorisations.kept import factorize
 from .least_squares import lstsq, pinv
 from .least_squares.nullspace import nullspace
 from .matrix_functions import apply, exp, isqrt, log, power, sqrt
@@ -122,7 +122,7 @@ __all__ = [
     "eig", "eigmax", "eigmin", "svd",
     "diag", "trace", "det", "slogdet", "logdet", "solve_and_logdet",
     "exp", "log", "sqrt", "isqrt", "power", "apply",
-    "cholesky", "lu", "qr", "factorize", "Factorized",
+    "cholesky", "lu", "qr", "factorize",
     "norm", "cond", "rank",
     "transpose", "adjoint", "conj", "to_dense",
 ]  # fmt: skip
