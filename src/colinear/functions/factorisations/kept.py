@@ -37,9 +37,16 @@ from ...operators import (
 )
 from ...operators.context import check_device
 from ...operators.rewrites import rewrite
+from ...operators.tree import directional, pullback
 from ..common import have_failed, ignore_float_errors, in_context, report_all, square_size
-from ..determinant import logdet, multiplied, reciprocal_determinant, slogdet
-from ..determinant.rules import determinant_of_factored, slogdet_inverse, spread
+from ..determinant import (
+    logdet,
+    multiplied,
+    reciprocal_determinant,
+    report_determinant,
+    slogdet,
+)
+from ..determinant.rules import determinant_of_factored, spread
 from ..determinant.sums import is_block_triangular
 from ..solve import System, apply_inverse, right_side, solve
 from ..solve.auto import is_iterative, starting_point
@@ -331,9 +338,30 @@ def slogdet_factorized(A: Any, method: Any) -> Any:
         return _remembered(A, method, is_recorded)
     if not is_recorded or attached is not None:
         return _from_parts(A, parts)
-    if isinstance(A.A, Dense):
-        return slogdet_inverse(Inverse._of(A.A, Implicit._of(A.A, held.factor, None)).T, method)
-    return slogdet(A.A, method)
+    if isinstance(A.A, Dense) and isinstance(held, Inverse):
+        return Implicit._of(A.A, held.factor, None).slogdet()  # by tr(A^-1 dA)
+    return _with_derivative(A) if xp.is_functional else slogdet(A.A, method)
+
+
+def _with_derivative(F: Any) -> Any:
+    """The determinant from what is kept, which is constant, with the derivative of that of A: of
+    what has passed into a program, which need not ask for one."""
+    xp, A, count = F.xp, F.A, len(F.A.arrays())
+
+    def value(*arrays: Array) -> tuple[Array, Array]:
+        G = F.with_arrays(arrays)
+        with recording():  # what is reported in a rule means nothing outside it
+            return _from_parts(G, determinant_parts(G.inverse))  # type: ignore[arg-type]
+
+    def push(primals: tuple, tangents: tuple, output: Any) -> Any:
+        return directional(A.with_arrays(primals[:count]), slogdet, tangents[:count])[1]
+
+    def pull(primals: tuple, output: Any, cotangents: tuple) -> tuple:
+        found = pullback(A.with_arrays(primals[:count]), slogdet, cotangents)
+        return *found, *(None,) * (len(primals) - count)
+
+    ranks = tuple(x.ndim for x in F.arrays())
+    return report_determinant(xp, *xp.custom_derivative(value, push, pull, ranks)(*F.arrays()))
 
 
 def _from_parts(A: Any, parts: tuple[LinearOperator, ...]) -> Any:
