@@ -167,6 +167,8 @@ def multiply_on_host(solver: Any, form: str, X: Array) -> Array:
     or conjugate ("C").
     """
     xp = namespace_of(X)
+    if not xp.is_differentiated(X):
+        return xp.map_on_host(lambda B: solver.solve(B, form).astype(B.dtype), X)
     forward, backward = (
         lambda x, form=form: (
             xp.map_on_host(lambda B: solver.solve(B, form).astype(B.dtype), x[0]),

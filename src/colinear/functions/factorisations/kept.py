@@ -13,6 +13,7 @@ from ...errors import BackendError, DtypeError, ShapeError
 from ...factors.inverse import Implicit, Inverse
 from ...factors.iterated import Attempts, Iterated
 from ...factors.runs import multiplies_by_iteration
+from ...factors.structured import SpectralFactor
 from ...info import Info, planning, recording, summarise
 from ...methods import CG, Auto, Method
 from ...operators import (
@@ -46,7 +47,7 @@ from ..determinant import (
     report_determinant,
     slogdet,
 )
-from ..determinant.rules import determinant_of_factored, spread
+from ..determinant.rules import determinant_of_factored, from_sign, spread
 from ..determinant.sums import is_block_triangular
 from ..solve import System, apply_inverse, right_side, solve
 from ..solve.auto import is_iterative, starting_point
@@ -240,13 +241,21 @@ def factorised(A: LinearOperator, method: Method | None = None) -> LinearOperato
     static = method.without_arrays() if is_iterative(method) else method  # type: ignore[union-attr]
     is_recorded = not A.is_neutral and A.xp.is_differentiated(*A.arrays())
     is_constant = not is_recorded or A.xp.is_compiling() or multiplies_by_iteration(attached)
-    F: Any = Factorized._of(
-        A, attached if is_constant else attached.detach(), static, given, info._status
-    )
+    inverse = _spectral(A, attached if is_constant else attached.detach())
+    F: Any = Factorized._of(A, inverse, static, given, info._status)
     # Memos, which pytrees drop: the figures of an Info, and the inverse whose determinant has
     # derivatives.
     F.__dict__.update(_info=info, _attached=attached)
     return F  # type: ignore[no-any-return]
+
+
+def _spectral(A: LinearOperator, X: Any) -> Any:
+    """V diag(d) V^-1 as what is known to be that also when it has passed into a program."""
+    if isinstance(X, Product) and len(X.operands) == 3 and is_similarity(X):
+        V, D, W = X.operands
+        if isinstance(D, Diagonal):
+            return Inverse._of(A, SpectralFactor._of(V, D.d, W, not A.is_complex))
+    return X
 
 
 factorize = function("factorize", base=factorised, forwards=True, rewrites=False)
@@ -350,7 +359,7 @@ def _with_derivative(F: Any) -> Any:
 
     def value(*arrays: Array) -> tuple[Array, Array]:
         G = F.with_arrays(arrays)
-        with recording():  # what is reported in a rule means nothing outside it
+        with recording():  # what is reported in a rule of derivatives means nothing outside it
             return _from_parts(G, determinant_parts(G.inverse))  # type: ignore[arg-type]
 
     def push(primals: tuple, tangents: tuple, output: Any) -> Any:
@@ -367,15 +376,17 @@ def _with_derivative(F: Any) -> Any:
 def _from_parts(A: Any, parts: tuple[LinearOperator, ...]) -> Any:
     """The determinant of A from those of operators whose product is that of A^-1."""
     xp = A.xp
-    found = [slogdet(in_context(part, A)) for part in parts]
-    with ignore_float_errors(xp):
-        sign, logarithm = reciprocal_determinant(xp, *multiplied(found, [1] * len(found)))
-    return spread(A, (sign, logarithm))
+    with recording(), ignore_float_errors(xp):  # 1 / 0 of a singular A is no failure here
+        found = [slogdet(in_context(part, A)) for part in parts]
+        whole = reciprocal_determinant(xp, *multiplied(found, [1] * len(found)))
+    return spread(A, from_sign(A, *whole))
 
 
 def determinant_parts(X: Any) -> tuple[LinearOperator, ...] | None:
     """Operators whose determinants multiply to that of an inverse X, and are read off what it
     keeps; None if they are not."""
+    if isinstance(X, Inverse) and isinstance(X.factor, SpectralFactor):
+        return (Diagonal._of(X.factor.d),)
     corrected = corrected_parts(X)
     if corrected is not None:
         return corrected

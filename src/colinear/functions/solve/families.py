@@ -56,7 +56,6 @@ from ..common import (
     report_values,
     reports_nonfinite,
     to_computing_dtype,
-    values_are_seen,
 )
 from .auto import (
     attempts,
@@ -204,12 +203,11 @@ def inv_banded(A: Any, method: Any) -> LinearOperator:
     band = lapack_band(A, *widths)
     factor: LinearOperator = BandedFactor._of(band, widths)
     # JAX compiles anew for factors that the host keeps, so it eliminates for each block of columns
-    if values_are_seen(A) and not xp.is_functional and 0 not in A.shape:
+    if not (xp.is_functional or xp.is_traced(band) or 0 in A.shape):
         values = np.asarray(host_value(xp, to_computing_dtype(xp, band)))
         with contextlib.suppress(ArithmeticError):
-            flat = values.reshape(*values.shape[:-2], -1)
-            lu = BandedLU(flat, A.shape[-1], *widths)
-            factor = FixedFactor._of(lu, "N", A.shape, A._context)
+            lu = BandedLU(values.reshape(*values.shape[:-2], -1), A.shape[-1], *widths)
+            factor = Implicit._of(A, FixedFactor._of(lu, "N", A.shape, A._context), None)
     return judged_by_growth(A, factor, A.diagonals)
 
 

@@ -223,11 +223,15 @@ def kailath(A: Any, method: Any) -> LinearOperator:
 def corrected_parts(X: Any) -> tuple[LinearOperator, LinearOperator] | None:
     """A^-1 and K^-1 of an inverse that `woodbury` or `kailath` has made of them, the determinant of
     which is det A^-1 det K^-1; None of any other."""
-    if isinstance(X, Product):
-        correction, rest = X.operands[0], Product(*X.operands[1:])
+    if not isinstance(X, Product):
+        return _corrected(X)
+    first, *others = X.operands
+    *before, last = X.operands  # where the correction stands in a transpose
+    for correction, rest in ((first, others), (last, before)):
         found = _corrected(correction)
-        return None if found is None or not isinstance(found[0], Identity) else (rest, found[1])
-    return _corrected(X)
+        if found is not None and isinstance(found[0], Identity):
+            return Product(*rest), found[1]
+    return None
 
 
 def _corrected(X: Any) -> tuple[LinearOperator, LinearOperator] | None:
