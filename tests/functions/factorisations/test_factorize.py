@@ -288,6 +288,8 @@ def test_a_singular_operator_is_told_of_when_it_is_made_and_when_it_is_used() ->
     with pytest.warns(ConvergenceWarning):
         F.solve(np.array([1.0, 2.0, 3.0]))
     assert F.logdet() < -30
+    with pytest.warns(ConvergenceWarning):
+        co.inv(F)
     F, info = co.factorize(np.diag([1.0, np.nan]), info=True)
     assert info.failed
     G = co.factorize(co.Diagonal(DIAGONAL))

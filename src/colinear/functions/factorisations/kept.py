@@ -14,7 +14,7 @@ from ...factors.inverse import Implicit, Inverse
 from ...factors.iterated import Attempts, Iterated
 from ...factors.runs import multiplies_by_iteration
 from ...factors.structured import SpectralFactor
-from ...info import Info, planning, recording, summarise
+from ...info import Info, planning, recording, report, summarise
 from ...methods import CG, Auto, Method
 from ...operators import (
     FFT,
@@ -39,7 +39,13 @@ from ...operators import (
 from ...operators.context import check_device
 from ...operators.rewrites import rewrite
 from ...operators.tree import directional, pullback
-from ..common import have_failed, ignore_float_errors, in_context, report_all, square_size
+from ..common import (
+    have_failed,
+    ignore_float_errors,
+    in_context,
+    report_all,
+    square_size,
+)
 from ..determinant import (
     logdet,
     multiplied,
@@ -275,7 +281,10 @@ def is_kept(method: Any) -> bool:
 @rule(inv, Factorized, hereditary=True)
 def inv_factorized(A: Any, method: Any) -> Any:
     """A^-1, which is kept"""
-    return _inverse(A) if is_kept(method) else inv(A.A, method)
+    if not is_kept(method):
+        return inv(A.A, method)
+    report(Info(A.status))
+    return _inverse(A)
 
 
 def _inverse(F: Any) -> LinearOperator:
