@@ -65,24 +65,23 @@ class FixedFactor(LinearOperator):
     @property
     def slogdet(self) -> Callable[[], tuple[Array, Array]]:
         """Gives the sign and the logarithm of |det A|, if the solver has the pivots of A."""
-        pivots, is_conjugate = self.solver.pivots, self.form in ("H", "C")
-        return lambda: _determinant(self, *pivots(), is_conjugate)
+        pivots = self.solver.pivots
+        return lambda: _determinant(self, *pivots())
 
     @property
     def _flops(self) -> float:
         return float(self.solver.flops)
 
 
-def _determinant(
-    factor: FixedFactor, pivots: Any, orders: list[Any], is_conjugate: bool
-) -> tuple[Array, Array]:
+def _determinant(factor: FixedFactor, pivots: Any, orders: list[Any]) -> tuple[Array, Array]:
     """± ∏ u_ii of each matrix of a batch, the sign that of the permutations of rows and columns."""
     batch, xp, device = pivots.shape[:-1], factor.xp, factor._context.device
     found = np.empty((2, *batch), np.result_type(pivots, np.float64))
     for i in np.ndindex(batch):
         sign = math.prod([parity(order[i]) for order in orders])
-        found[:, *i] = of_pivots(np.conj(pivots[i]) if is_conjugate else pivots[i], sign)
+        found[:, *i] = of_pivots(pivots[i], sign)
     sign, logarithm = found
+    sign = np.conj(sign) if factor.form in ("H", "C") else sign
     return (
         xp.asarray(sign, dtype=factor.dtype, device=device),
         xp.asarray(logarithm.real, dtype=xp.real_dtype(factor.dtype), device=device),

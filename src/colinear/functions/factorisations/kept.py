@@ -39,6 +39,7 @@ from ...operators import (
 from ...operators.context import check_device
 from ...operators.rewrites import rewrite
 from ...operators.tree import directional, pullback
+from ...status import Status, combine
 from ..common import (
     have_failed,
     ignore_float_errors,
@@ -155,8 +156,8 @@ class Factorized(LinearOperator):
     def info(self) -> Info:
         """How the factorisation went; of one that has passed into a compiled program, the status
         alone is left."""
-        found = self.__dict__.get("_info")
-        return Info(self.status, function="factorize") if found is None else found
+        reports, rule = self.__dict__.get("_reports", ([Info(self.status)], ""))
+        return summarise(reports, "factorize", rule)
 
     def solve(self, b: Any, x0: Any = None, **options: Any) -> Any:
         """A^-1 b by the factors that are kept, with the residual of each column looked at: the
@@ -242,17 +243,17 @@ def factorised(A: LinearOperator, method: Method | None = None) -> LinearOperato
     with recording(detailed=True) as reports:
         attached = inv.using(found, A, method)
     report_all(reports)
-    info = summarise(reports, "factorize", found.name)
+    status = combine([info._status for info in reports]) if reports else Status.SUCCESS
     given = getattr(method, "preconditioner", None)
     static = method.without_arrays() if is_iterative(method) else method  # type: ignore[union-attr]
     is_recorded = not A.is_neutral and A.xp.is_differentiated(*A.arrays())
     is_constant = not is_recorded or A.xp.is_compiling() or multiplies_by_iteration(attached)
     inverse = _spectral(A, attached if is_constant else attached.detach())
-    F: Any = Factorized._of(A, inverse, static, given, info._status)
-    # Memos, which pytrees drop: the figures of an Info, and the inverse whose determinant has
+    F: Any = Factorized._of(A, inverse, static, given, status)
+    # Memos, which pytrees drop: what the Info is made of, and the inverse whose determinant has
     # derivatives.
-    F.__dict__.update(_info=info, _attached=attached)
-    return F  # type: ignore[no-any-return]
+    F.__dict__.update(_reports=(reports, found.name), _attached=attached)
+    return F
 
 
 def _spectral(A: LinearOperator, X: Any) -> Any:
@@ -479,7 +480,7 @@ def _with_leaves(A: LinearOperator, leaves: Any) -> LinearOperator:
             raise DtypeError(f"{what} is of {given.dtype}, and A's of {mine.dtype}.")
         if theirs is xp:
             check_device(what, xp.device_of(mine), xp.device_of(given))
-    return A.with_arrays(leaves)  # type: ignore[no-any-return]
+    return A.with_arrays(leaves)
 
 
 def _are_alike(A: Any, B: Any) -> bool:
