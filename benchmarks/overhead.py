@@ -1,6 +1,7 @@
-"""What the abstraction costs: construction, small products, dispatch and import, beside SciPy's `aslinearoperator`.
+"""What the abstraction costs: construction, small products, dispatch and import, beside SciPy's `aslinearoperator`; and a loop in which
+only values change, with `factorize` and `update`, built and solved anew, and written by hand.
 
-    python benchmarks/overhead.py            # prints the table; --json FILE saves it
+    python benchmarks/overhead.py            # prints the tables; --json FILE saves them, --loops prints the loops alone
 
 Each line is the best median of several repeats, both contestants in the same run, one thread.
 """
@@ -13,15 +14,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
+import functools
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.linalg
 import scipy.sparse
 import scipy.sparse.linalg
 
@@ -197,11 +202,187 @@ def rows() -> list[dict[str, object]]:
     return table
 
 
+# --------------------------------------------------------------------------------------------------
+
+
+STEPS = 100  # of a loop
+RIGHT_SIDES = 4  # in each step, one after the other, where more is asked than one solution
+
+
+class Loop(NamedTuple):
+    """A structure whose values change: `build(*arrays)`, and by hand `factor(*arrays)`, which gives the solution for a right side as a
+    function, and the logarithm of the determinant as another."""
+
+    name: str
+    arrays: tuple[Any, ...]
+    build: Callable[..., Any]
+    factor: Callable[..., tuple[Callable[[Any], Any], Callable[[], Any]]]
+
+
+def loops() -> Iterator[Loop]:
+    rng = np.random.default_rng(0)
+    linalg = scipy.linalg
+
+    def cholesky(M: Any) -> Any:
+        L = linalg.cho_factor(M, lower=True, check_finite=False)
+        return (
+            lambda b: linalg.cho_solve(L, b, check_finite=False),
+            lambda: 2 * np.log(np.diagonal(L[0])).sum(),
+        )
+
+    for n in (10, 200):
+        G = rng.normal(size=(n, n))
+        yield Loop(f"PSD, n = {n}", (G @ G.T + n * np.eye(n),), lambda M: co.PSD(M), cholesky)
+
+    def woodbury(U: Any, d: Any) -> Any:
+        S = U / d[:, None]
+        solve, logarithm = cholesky(np.eye(U.shape[1]) + U.T @ S)
+        return (
+            lambda b: b / d - S @ solve(S.T @ b),
+            lambda: np.log(d).sum() + logarithm(),
+        )
+
+    for n, r in ((100, 4), (5000, 10)):
+        arrays = rng.normal(size=(n, r)), rng.uniform(1, 2, n)
+        yield Loop(
+            f"Woodbury, n = {n}, r = {r}",
+            arrays,
+            lambda U, d: co.LowRank(U) + co.Diagonal(d),
+            woodbury,
+        )
+
+    def kronecker(A: Any, B: Any) -> Any:
+        left, right = (linalg.lu_factor(M, check_finite=False) for M in (A, B))
+        m, n = len(A), len(B)
+
+        def solve(b: Any) -> Any:
+            X = linalg.lu_solve(left, b.reshape(m, n), check_finite=False)
+            return linalg.lu_solve(right, X.T, check_finite=False).T.reshape(-1)
+
+        logs = [np.log(np.abs(np.diagonal(each[0]))).sum() for each in (left, right)]
+        return solve, lambda: n * logs[0] + m * logs[1]
+
+    A, B = (rng.normal(size=(10, 10)) + 5 * np.eye(10) for _ in range(2))
+    yield Loop("Kronecker, 10 ⊗ 10", (A, B), co.Kronecker, kronecker)
+
+    m = 60
+    T = scipy.sparse.diags_array(
+        [-np.ones(m - 1), 2 * np.ones(m), -np.ones(m - 1)], offsets=(-1, 0, 1)
+    )
+    eye = scipy.sparse.eye_array(m)
+    grid = scipy.sparse.csr_array(
+        scipy.sparse.kron(T, eye) + scipy.sparse.kron(eye, T) + 0.1 * scipy.sparse.eye_array(m * m)
+    )
+    whole = co.PSD(co.Sparse(grid))
+
+    def sparse(data: Any) -> Any:
+        S = scipy.sparse.csc_array((data, grid.indices, grid.indptr), shape=grid.shape)  # symmetric
+        lu = scipy.sparse.linalg.splu(
+            S, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
+        )
+        return lu.solve, lambda: np.log(np.abs(lu.U.diagonal())).sum()
+
+    def as_sparse(data: Any) -> Any:
+        matrix = scipy.sparse.csr_array((data, grid.indices, grid.indptr), shape=grid.shape)
+        return co.PSD(co.Sparse(matrix))
+
+    yield Loop(f"sparse, {m} x {m} grid", whole.arrays(), as_sparse, sparse)
+
+    n, w = 2000, 5
+    offsets = tuple(range(-w, w + 1))
+    diagonals = tuple(rng.normal(size=n - abs(k)) + 4 * w * (k == 0) for k in offsets)
+
+    def banded(*diagonals: Any) -> Any:
+        ab = np.zeros((3 * w + 1, n))
+        for k, d in zip(offsets, diagonals):
+            ab[2 * w - k, max(k, 0) : max(k, 0) + len(d)] = d
+        lu, pivots, _ = linalg.lapack.dgbtrf(ab, w, w)
+        return (
+            lambda b: linalg.lapack.dgbtrs(lu, w, w, b, pivots)[0],
+            lambda: np.log(np.abs(lu[2 * w])).sum(),
+        )
+
+    yield Loop(
+        f"banded, n = {n}, {2 * w + 1} diagonals",
+        diagonals,
+        lambda *d: co.Banded(d, offsets),
+        banded,
+    )
+
+
+def seconds_of_loop(step: Callable[[int], object]) -> float:
+    """The best processor time of a loop of three, by the step."""
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        for k in range(STEPS):
+            step(k)
+        times.append((time.process_time() - start) / STEPS)
+    return min(times)
+
+
+def loop_rows() -> list[dict[str, object]]:
+    """What a step takes, in microseconds: of one solution, and of several with a determinant."""
+    table: list[dict[str, object]] = []
+    for loop in loops():
+        A = loop.build(*loop.arrays)
+        F, b = co.factorize(A), np.cos(np.arange(A.shape[-1]))
+
+        def leaves(k: int, loop: Loop = loop) -> list[Any]:
+            return [x * (1 + k / STEPS) for x in loop.arrays]
+
+        def by_hand(k: int, count: int, loop: Loop = loop, b: Any = b) -> None:
+            solve, logarithm = loop.factor(*leaves(k))
+            for _ in range(count):
+                solve(b)
+            if count > 1:
+                logarithm()
+
+        def anew(k: int, count: int, loop: Loop = loop, b: Any = b) -> None:
+            arrays = leaves(k)
+            for _ in range(count):
+                co.solve(loop.build(*arrays), b)
+            if count > 1:
+                co.logdet(loop.build(*arrays))
+
+        def kept(k: int, count: int, F: Any = F, b: Any = b) -> None:
+            G = F.update(leaves(k))
+            for _ in range(count):
+                G.solve(b)
+            if count > 1:
+                G.logdet()
+
+        for count in (1, RIGHT_SIDES):
+            asked = "solve" if count == 1 else f"{count} solves, logdet"
+            hand, built, updated = (
+                1e6 * seconds_of_loop(functools.partial(step, count=count))  # type: ignore[call-arg]
+                for step in (by_hand, anew, kept)
+            )
+            table.append(
+                {"what": f"{loop.name}: {asked}", "update": updated, "anew": built, "hand": hand}
+            )
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="What the abstraction costs.")
-    parser.add_argument("--json", help="save the table here")
+    parser.add_argument("--json", help="save the tables here")
+    parser.add_argument("--loops", action="store_true", help="print the loops alone")
     arguments = parser.parse_args()
-    table = rows()
+    table: list[dict[str, object]] = [] if arguments.loops else rows()
+    if table:
+        print_rows(table)
+    looped = loop_rows()
+    print(f"\na loop in which only values change, microseconds of processor time a step of {STEPS}")
+    print(f"{'':48}{'update':>10}{'anew':>10}{'by hand':>10}")
+    for line in looped:
+        print(f"{line['what']:48}{line['update']:10.0f}{line['anew']:10.0f}{line['hand']:10.0f}")
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump([*table, *looped], file, indent=1)
+
+
+def print_rows(table: list[dict[str, object]]) -> None:
     print(f"{'':28}{'colinear':>12}{'bar':>12}{'SciPy':>12}   {'figure':12}met")
     for line in table:
         bar, scipy_time = (
@@ -211,9 +392,6 @@ def main() -> None:
             f"{line['what']:28}{line['ours']:12.2f}{bar:>12}{scipy_time:>12}   {line['figure']:12}{'yes' if line['met'] else 'NO'}"
         )
     print("times in microseconds")
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump(table, file, indent=1)
 
 
 if __name__ == "__main__":

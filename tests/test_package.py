@@ -23,14 +23,14 @@ BASE = """
 """.split()
 COMPOSED = """
     Sum Product Scaled Kronecker KroneckerSum BlockDiag Block hstack vstack BatchSum
-    Transpose Adjoint Conjugate Sliced Hadamard Inverse
+    Transpose Adjoint Conjugate Sliced Hadamard Inverse Factorized
 """.split()
 OPERATOR_TOOLS = "LinearOperator as_operator opaque detect".split()
 PROPERTIES = "SelfAdjoint Symmetric PSD PD Unitary Stiefel verify".split()
 FUNCTIONS = """
     solve inv lstsq pinv nullspace  eig eigmax eigmin svd  diag trace det slogdet logdet
     solve_and_logdet
-    exp log sqrt isqrt power apply  cholesky lu qr  norm cond rank  transpose adjoint conj to_dense
+    exp log sqrt isqrt power apply  cholesky lu qr factorize  norm cond rank  transpose adjoint conj to_dense
 """.split()
 ESTIMATORS = "Hutchinson HutchPP XTrace XDiag XNysTrace SLQ".split()
 # the direct ones; the iterative and stochastic join as they are written

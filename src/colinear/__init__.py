@@ -36,6 +36,7 @@ from .errors import (
 from .explain import Plan, explain
 from .factors.inverse import Inverse
 from .functions import *
+from .functions.factorisations.kept import Factorized
 from .functions.low_rank import nystrom, rp_cholesky
 from .functions.low_rank.sketches import cur, interpolative, range_finder
 from .info import Info
@@ -80,7 +81,7 @@ __all__ = [
     # functions
     "solve", "inv", "lstsq", "pinv", "nullspace", "eig", "eigmax", "eigmin", "svd", "diag",
     "trace", "det", "slogdet", "logdet", "solve_and_logdet", "exp", "log", "sqrt", "isqrt",
-    "power", "apply", "cholesky", "lu", "qr", "norm", "cond", "rank", "transpose", "adjoint",
+    "power", "apply", "cholesky", "lu", "qr", "factorize", "Factorized", "norm", "cond", "rank", "transpose", "adjoint",
     "conj", "to_dense",
     # approximations
     "nystrom", "rp_cholesky", "range_finder", "interpolative", "cur",

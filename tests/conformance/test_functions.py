@@ -177,6 +177,24 @@ def check_inv(case: Case) -> None:
 
 
 @checks
+def check_factorize(case: Case) -> None:
+    A, (b, b_host) = case.operator, right_side(case, case.dense.shape[-2])
+    if not needs_square(co.factorize, case, A):
+        return
+    if not case.is_regular:
+        return fail(co.factorize, case, A)
+    F = succeed(co.factorize, case, A)
+    x = np.linalg.solve(
+        case.dense, np.broadcast_to(b_host, (*case.dense.shape[:-2], *b_host.shape))
+    )
+    close(case, F.solve(b), x, "factorize(A).solve(b)", case.condition)
+    sign, logarithm = F.slogdet()
+    wanted = np.linalg.slogdet(case.dense)
+    close(case, sign, wanted.sign, "factorize(A).slogdet()[0]", case.condition)
+    close(case, logarithm, wanted.logabsdet, "factorize(A).slogdet()[1]", case.condition)
+
+
+@checks
 def check_lstsq(case: Case) -> None:
     A, (b, b_host) = case.operator, right_side(case, case.dense.shape[-2])
     wanted = np.linalg.pinv(case.dense, rcond=1e3 * case.eps) @ b_host

@@ -39,7 +39,9 @@ def spoiled(name: str, xp: Any, bad: float) -> Iterator[Any]:
     if made is None:
         return
     A = made[0]
-    if isinstance(A, co.Inverse):  # a factorisation that is not of its operator says nothing
+    if isinstance(
+        A, co.Inverse | co.Factorized
+    ):  # a factorisation that is not of its operator says nothing
         return
     count = len([leaf for leaf in A.leaves() if is_floating(xp, leaf)])
     for which in range(count):

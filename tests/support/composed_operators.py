@@ -353,6 +353,20 @@ def inverse_pd(xp, dtype, batch, rng):
     return inv(PD(Dense(A))), np.linalg.inv(a)
 
 
+def factorized(xp, dtype, batch, rng):
+    from colinear.functions import factorize
+
+    A, a = matrix(xp, dtype, batch, rng)
+    return factorize(Dense(A)), a
+
+
+def factorized_correction(xp, dtype, batch, rng):
+    from colinear.functions import factorize
+
+    A, a = sum_low_rank_and_diagonal(xp, dtype, batch, rng)
+    return factorize(A), a
+
+
 def hidden(xp, dtype, batch, rng):
     (A, a), (B, b) = matrix(xp, dtype, batch, rng, 2), matrix(xp, dtype, batch, rng, 3)
     return opaque(Kronecker(Dense(A), Dense(B))), kron(a, b)
@@ -469,7 +483,8 @@ COMPOSED: dict[str, Any] = {
         block_diagonal, block_diagonal_rectangular, block_diagonal_alike, block_diagonal_of_triangles, block, block_saddle, side_by_side, one_above_the_other,
         batch_sum, batch_sum_of_rank_ones,
         transpose_of_opaque, adjoint_of_product, conjugate_of_sum,
-        sliced_principal, sliced_of_kronecker, sliced_with_repeats, hadamard, hadamard_wide, inverse, inverse_pd, hidden,
+        sliced_principal, sliced_of_kronecker, sliced_with_repeats, hadamard, hadamard_wide, inverse, inverse_pd, factorized,
+        factorized_correction, hidden,
         annotated_self_adjoint, annotated_symmetric, annotated_psd_singular, annotated_pd, annotated_pd_tridiagonal,
         annotated_unitary, annotated_stiefel,
         kronecker_with_neutral_identity, kronecker_sum_with_neutral_shift, block_diagonal_with_neutral_parts,

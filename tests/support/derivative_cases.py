@@ -96,6 +96,8 @@ FIXED: dict[str, str] = {
     "annotated_psd_singular": "its matrix is singular",
     "inverse": "its factors belong to its matrix",
     "inverse_pd": "its factors belong to its matrix",
+    "factorized": "its factors belong to its matrix",
+    "factorized_correction": "its factors belong to its matrix",
     "gram": "it holds one matrix twice",
     "congruence": "it holds one matrix twice",
     "block_saddle": "it holds one block twice",
@@ -119,6 +121,11 @@ BUILT: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
         ((5,), (4,)),
     ),
     "inverse": (lambda xp, B: co.inv(co.Dense(B) + 3 * co.Identity(4)), ((4, 4),)),
+    "factorized": (lambda xp, B: co.factorize(co.Dense(B) + 3 * co.Identity(4)), ((4, 4),)),
+    "factorized correction": (
+        lambda xp, d, U: co.factorize(co.Diagonal(xp.exp(xp.real(d))) + co.LowRank(U)),
+        ((5,), (5, 2)),
+    ),
     "householder": (lambda xp, v: co.Householder(v), ((5,),)),
     "projection": (lambda xp, B: co.Projection(xp.qr(B)[0]), ((5, 2),)),
     "repeated eigenvalues": (  # Q diag(1, 1, 3, 3 + |x|) Q^H

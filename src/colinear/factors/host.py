@@ -3,10 +3,15 @@ and cycles of preconditioners."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from ..autodiff.implicit import CONJUGATED, TRANSPOSED
 from ..backends import Array, namespace_of
+from ..methods.structured import of_pivots, parity
 from ..operators import Diagonal, LinearOperator, Product, Scaled, Sum
 from ..operators.context import Context, broadcast_batches
 from ..operators.tree import memo
@@ -58,8 +63,29 @@ class FixedFactor(LinearOperator):
         return xp.astype(multiply_on_host(self.solver, self.form, X), dtype)
 
     @property
+    def slogdet(self) -> Callable[[], tuple[Array, Array]]:
+        """Gives the sign and the logarithm of |det A|, if the solver has the pivots of A."""
+        pivots = self.solver.pivots
+        return lambda: _determinant(self, *pivots())
+
+    @property
     def _flops(self) -> float:
         return float(self.solver.flops)
+
+
+def _determinant(factor: FixedFactor, pivots: Any, orders: list[Any]) -> tuple[Array, Array]:
+    """± ∏ u_ii of each matrix of a batch, the sign that of the permutations of rows and columns."""
+    batch, xp, device = pivots.shape[:-1], factor.xp, factor._context.device
+    found = np.empty((2, *batch), np.result_type(pivots, np.float64))
+    for i in np.ndindex(batch):
+        sign = math.prod([parity(order[i]) for order in orders])
+        found[:, *i] = of_pivots(pivots[i], sign)
+    sign, logarithm = found
+    sign = np.conj(sign) if factor.form in ("H", "C") else sign
+    return (
+        xp.asarray(sign, dtype=factor.dtype, device=device),
+        xp.asarray(logarithm.real, dtype=xp.real_dtype(factor.dtype), device=device),
+    )
 
 
 def gohberg_semencul(xp: Any, x: Array, y: Array) -> LinearOperator:

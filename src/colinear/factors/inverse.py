@@ -9,7 +9,7 @@ from typing import Any
 from ..autodiff.implicit import CONJUGATED, TRANSPOSED, LinearMap, equation, of_matrix
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
-from ..operators import Dense, LinearOperator
+from ..operators import Adjoint, Conjugate, Dense, LinearOperator, Transpose
 from ..operators.context import Context, broadcast_batches
 from ..operators.printing import bracketed
 from ..operators.tree import memo
@@ -94,20 +94,41 @@ class Implicit(LinearOperator):
 
     @property
     def slogdet(self) -> Callable[[], tuple[Array, Array]]:
-        """Gives the sign and the logarithm of |det A|, if the solver knows them."""
-        self.solver.slogdet  # type: ignore[attr-defined] # noqa: B018
-        return lambda: _slogdet(self.A._to_dense(), self.solver)
+        """Gives the sign and the logarithm of |det A|, if the solver knows them, and how they are
+        differentiated is known: by tr(A^-1 dA), for which all of A^-1 is formed."""
+        known = known_determinant(self.solver)
+        if known is not None and isinstance(self.A, Dense):
+            return lambda: _slogdet(self.A._to_dense(), self.solver)
+        if known is None or self.xp.is_differentiated(*self.A.arrays()):
+            raise AttributeError("slogdet")  # rules know more of structure
+        return known
 
     @property
     def _flops(self) -> float:
         return self.solver.flops
 
 
+def known_determinant(factor: Any) -> Callable[[], tuple[Array, Array]] | None:
+    """`slogdet` of a factor of A, or of its transpose, adjoint or conjugate; None if it has
+    none."""
+    if isinstance(factor, Transpose):
+        return known_determinant(factor.A)
+    if isinstance(factor, Adjoint | Conjugate):
+        known = known_determinant(factor.A)
+        return None if known is None else lambda: _conjugate(factor.xp, *known())
+    found: Callable[[], tuple[Array, Array]] | None = getattr(factor, "slogdet", None)
+    return found
+
+
+def _conjugate(xp: Any, sign: Array, logarithm: Array) -> tuple[Array, Array]:
+    return xp.conj(sign), logarithm
+
+
 def _slogdet(A: Array, solver: Any) -> tuple[Array, Array]:
     xp, batch = namespace_of(A), A.ndim - 2
 
     def value(A: Array, *arrays: Array) -> tuple[Array, Array]:
-        return solver.with_arrays(arrays).slogdet()
+        return known_determinant(solver.with_arrays(arrays))()  # type: ignore[misc]
 
     def adjoint_inverse(A: Array, *arrays: Array) -> Array:
         return Implicit._of(Dense._of(A), solver.with_arrays(arrays), None).H._to_dense()
@@ -146,6 +167,8 @@ def multiply_on_host(solver: Any, form: str, X: Array) -> Array:
     or conjugate ("C").
     """
     xp = namespace_of(X)
+    if not xp.is_differentiated(X):
+        return xp.map_on_host(lambda B: solver.solve(B, form).astype(B.dtype), X)
     forward, backward = (
         lambda x, form=form: (
             xp.map_on_host(lambda B: solver.solve(B, form).astype(B.dtype), x[0]),

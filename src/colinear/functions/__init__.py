@@ -10,7 +10,7 @@ diagonal            diag and trace
 spectrum            eig, eigmax, eigmin
 singular            svd, rank, cond, norm
 matrix_functions    exp, log, sqrt, isqrt, power, apply
-factorisations      cholesky, lu, qr
+factorisations      cholesky, lu, qr; factorize, which keeps what solve and logdet need
 stochastic          solve_and_logdet, estimates of traces and diagonals, Lanczos quadrature
 low_rank            nystrom, rp_cholesky, range_finder, interpolative, cur
 common              what the rules share
@@ -49,6 +49,7 @@ from ..operators import LinearOperator
 from .determinant import det, logdet, slogdet
 from .diagonal import diag, trace
 from .factorisations import cholesky, lu, qr
+from .factorisations.kept import factorize
 from .least_squares import lstsq, pinv
 from .least_squares.nullspace import nullspace
 from .matrix_functions import apply, exp, isqrt, log, power, sqrt
@@ -121,7 +122,7 @@ __all__ = [
     "eig", "eigmax", "eigmin", "svd",
     "diag", "trace", "det", "slogdet", "logdet", "solve_and_logdet",
     "exp", "log", "sqrt", "isqrt", "power", "apply",
-    "cholesky", "lu", "qr",
+    "cholesky", "lu", "qr", "factorize",
     "norm", "cond", "rank",
     "transpose", "adjoint", "conj", "to_dense",
 ]  # fmt: skip

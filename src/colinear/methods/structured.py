@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .sparse_direct import SparseLU
+from .sparse_direct import HostFactor, SparseLU
 
 LEVINSON = 1024  # rows up to which the recursion is the faster one
 MOST_ITERATIONS = 400
@@ -349,3 +349,55 @@ def toeplitz_slogdet(col: Any, row: Any) -> tuple[Any, Any, bool]:
     value, logarithm = of_pivots(pivots, sign)
     value = value * np.exp(-0.5j * np.pi * ((n - 1) % 4))
     return (np.sign(value.real) if real else value), logarithm, bool(growth < 1e6 * before)
+
+
+# ------------------------------------------------------------------------------------------ banded
+
+
+class BandedLU(HostFactor):
+    """The factorisation of a banded matrix, or of a batch of them, with pivoting (LAPACK's).
+
+    Parameters
+    ----------
+    data : array, (*batch, (l + u + 1) n)
+        The band as LAPACK stores it, `ab[u + i - j, j] = A[i, j]`, row after row, with zeros in
+        what is outside of A.
+    n, l, u : int
+        The size, and how many diagonals are below and above the main one.
+
+    Raises
+    ------
+    ArithmeticError
+        If a matrix is exactly singular.
+    """
+
+    def __init__(self, data: Any, n: int, l: int, u: int):
+        data = np.asarray(data)
+        self.arguments = (data, n, l, u)
+        # A batch is one long matrix, whose parts are not coupled.
+        ab = np.moveaxis(data.reshape(-1, l + u + 1, n), 0, 1)
+        work = np.zeros((2 * l + u + 1, ab.shape[1] * n), data.dtype, order="F")
+        work[l:] = ab.reshape(l + u + 1, -1)
+        self.factors, self.swaps, failure = _lapack("gbtrf", work)(work, l, u, overwrite_ab=1)
+        if failure:
+            raise ArithmeticError("a pivot is exactly zero")
+
+    @property
+    def flops(self) -> float:
+        _, n, l, u = self.arguments
+        return 2.0 * n * (2 * l + u + 1)
+
+    def solve_columns(self, B: Any, form: str) -> Any:
+        _, _, l, u = self.arguments
+        trans = "NTH".index(form)
+        return _lapack("gbtrs", B)(self.factors, l, u, B, self.swaps, trans=trans)[0]
+
+    def pivots(self) -> tuple[Any, list[Any]]:
+        """The pivots of each matrix of a batch, (*batch, n), the first of them with the sign of all
+        exchanges of rows."""
+        data, n, l, u = self.arguments
+        shape = (*data.shape[:-1], n)
+        pivots = np.reshape(self.factors[l + u].copy(), shape)
+        exchanged = np.reshape(self.swaps != np.arange(self.swaps.size), shape)
+        pivots[..., 0] *= 1 - 2 * (np.count_nonzero(exchanged, axis=-1) % 2)
+        return pivots, []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,8 @@ from ...autodiff.determinants import is_polynomial, slogdet_of_diagonal
 from ...backends import Array
 from ...dispatch import arrange, rule
 from ...factors.dense import LUFactor
-from ...factors.inverse import Inverse
+from ...factors.inverse import Inverse, known_determinant
+from ...factors.structured import SpectralFactor, StackedBlocks
 from ...methods.structured import parity
 from ...operators import (
     FFT,
@@ -301,12 +303,30 @@ def slogdet_conjugate(A: Any, method: Any) -> Determinant:
     return A.xp.conj(sign), logarithm
 
 
+def determinant_of_factored(A: Any) -> Callable[[], Determinant] | None:
+    """What gives the determinant of the operator that an `Inverse` is that of, from the factors
+    that it keeps; None if they do not tell."""
+    xp, factor = A.xp, A.factor
+    if isinstance(factor, Identity):
+        return partial(one, A)
+    # V diag(1 / λ) V^-1; eigenvalues that repeat have no derivative, though their product has one
+    if isinstance(factor, SpectralFactor) and not xp.is_differentiated(factor.d):
+        return lambda: from_sign(A, *reciprocal_determinant(xp, *slogdet_of_diagonal(xp, factor.d)))
+    if isinstance(factor, StackedBlocks) and isinstance(factor.A, Inverse):
+        each = determinant_of_factored(factor.A)
+        return None if each is None else lambda: _of_blocks(xp, *each())
+    return known_determinant(factor)
+
+
+def _of_blocks(xp: Any, sign: Array, logarithm: Array) -> Determinant:
+    """From those of the blocks, along the last axis."""
+    return xp.prod(sign, axis=-1), xp.sum(logarithm, axis=-1)
+
+
 @rule(slogdet, Inverse, hereditary=True)
 def slogdet_inverse(A: Any, method: Any) -> Determinant:
     """det A^-1 = 1 / det A, from the factorisation that is there"""
-    known = (
-        partial(one, A) if isinstance(A.factor, Identity) else getattr(A.factor, "slogdet", None)
-    )
+    known = determinant_of_factored(A)
     with ignore_float_errors(A.xp):
         sign, logarithm = slogdet(A.A, method) if known is None else known()
         return reciprocal_determinant(

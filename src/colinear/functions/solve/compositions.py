@@ -279,6 +279,8 @@ def _are_mirrored(B: Any, C: Any) -> bool:
 
 def multiply_blocks(A: LinearOperator, B: LinearOperator, whole: LinearOperator) -> LinearOperator:
     """A B: as one operator where they merge (two diagonals, say), else as a matrix."""
+    if isinstance(A, Zero) or isinstance(B, Zero):  # also beside a batch: nothing fills in
+        return Zero(A.shape[-2], B.shape[-1])
     product = Product(A, B)
     simple = product.A if isinstance(product, Scaled) else product
     if not isinstance(simple, Product):

@@ -3,6 +3,7 @@ elimination."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -16,7 +17,7 @@ from ...factors.inverse import Implicit, Inverse
 from ...factors.structured import BandedFactor, FourierFactor, TridiagonalFactor, lapack_band
 from ...info import Info, recording, report
 from ...methods.sparse_direct import SparseLU
-from ...methods.structured import columns_of_inverse
+from ...methods.structured import BandedLU, columns_of_inverse
 from ...operators import (
     FFT,
     Banded,
@@ -198,8 +199,16 @@ def inv_tridiagonal(A: Any, method: Any) -> LinearOperator:
 @rule(inv, Banded, when=is_compact, direct=True)
 def inv_banded(A: Any, method: Any) -> LinearOperator:
     """B^-1 b by elimination within the band"""
-    widths = band_widths(A)
-    return judged_by_growth(A, BandedFactor._of(lapack_band(A, *widths), widths), A.diagonals)
+    widths, xp = band_widths(A), A.xp
+    band = lapack_band(A, *widths)
+    factor: LinearOperator = BandedFactor._of(band, widths)
+    # JAX compiles anew for factors that the host keeps, so it eliminates for each block of columns
+    if not (xp.is_functional or xp.is_traced(band) or 0 in A.shape):
+        values = np.asarray(host_value(xp, to_computing_dtype(xp, band)))
+        with contextlib.suppress(ArithmeticError):
+            lu = BandedLU(values.reshape(*values.shape[:-2], -1), A.shape[-1], *widths)
+            factor = Implicit._of(A, FixedFactor._of(lu, "N", A.shape, A._context), None)
+    return judged_by_growth(A, factor, A.diagonals)
 
 
 def judged_by_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> LinearOperator:
@@ -400,11 +409,15 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
     definite = looks_definite(A)
     for symmetric in (True, False) if definite or structure.is_symmetric else (False,):
         ways = definite and symmetric, symmetric
+        place = ("order", *ways, values.shape[:-1])
+        order = structure.memo.get(place)
         try:
-            lu = SparseLU(values, structure.indptr, structure.columns, *ways)
+            lu = SparseLU(values, structure.indptr, structure.columns, *ways, order=order)
         except ArithmeticError:
             continue
         if not symmetric or _reproduces(values, lu, structure):
+            if not structure.is_triangular:  # which is in order
+                structure.memo[place] = lu.order  # of the pattern: it serves other values too
             factor = FixedFactor._of(lu, "N", A.shape, A._context)
             report_growth(A, factor, (A.data,))
             return Inverse(A, Implicit._of(A, factor, None))

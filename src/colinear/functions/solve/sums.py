@@ -10,6 +10,7 @@ import numpy as np
 
 from ...backends import Array, adjoint, namespace_of
 from ...dispatch import arrange, rule
+from ...factors.inverse import Inverse
 from ...info import Info, labelled, report
 from ...operators import (
     Dense,
@@ -217,6 +218,32 @@ def kailath(A: Any, method: Any) -> LinearOperator:
     return Product(
         Sum(I, Scaled(-1.0, Product(Dense._of(U), K_inverse, right))), rest_inverse
     )._claim(A.properties)
+
+
+def corrected_parts(X: Any) -> tuple[LinearOperator, LinearOperator] | None:
+    """A^-1 and K^-1 of an inverse that `woodbury` or `kailath` has made of them, the determinant of
+    which is det A^-1 det K^-1; None of any other."""
+    if not isinstance(X, Product):
+        return _corrected(X)
+    first, *others = X.operands
+    *before, last = X.operands  # where the correction stands in a transpose
+    for correction, rest in ((first, others), (last, before)):
+        found = _corrected(correction)
+        if found is not None and isinstance(found[0], Identity):
+            return Product(*rest), found[1]
+    return None
+
+
+def _corrected(X: Any) -> tuple[LinearOperator, LinearOperator] | None:
+    """D and K^-1 of D - L K^-1 R, as `_corrected_diagonal` and `kailath` write it."""
+    if not isinstance(X, Sum) or len(X.operands) != 2:
+        return None
+    D, term = sorted(X.operands, key=lambda term: not isinstance(term, DIAGONAL))
+    product = term.A if isinstance(term, Scaled) else term
+    if not isinstance(D, DIAGONAL) or not isinstance(product, Product):
+        return None
+    inverses = [factor for factor in product.operands if isinstance(factor, Inverse)]
+    return (D, inverses[0]) if len(inverses) == 1 else None
 
 
 def right_matrix(low_rank: Any) -> Array:
