@@ -9,7 +9,7 @@ import numpy as np
 from ..backends import Array
 from ..errors import DtypeError
 from .base import LinearOperator
-from .context import as_array, kind_of
+from .context import as_array, kind_of, of_array
 from .tree import conjugate_leaves, memo
 
 # A matrix that is stored.
@@ -36,9 +36,7 @@ class Dense(LinearOperator):
     A: Array
 
     def __new__(cls, A: Any) -> Dense:
-        self = cls._of(as_array(A, "Dense", min_ndim=2))
-        self.__dict__["shape"] = tuple(self.A.shape)
-        return self
+        return of_array(cls, "A", A := as_array(A, "Dense", min_ndim=2), tuple(A.shape))
 
     @memo
     def shape(self) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from jax.numpy import (
 
 name = "jax"
 is_functional = True  # whether arrays are never written over, and loops are compiled
+hides_values = True  # whether values may be traced, or their derivatives recorded
 array_types = (jax.Array, jax.core.Tracer)  # issubclass(Tracer, jax.Array) is False
 
 # dtypes
