@@ -213,10 +213,16 @@ def _rows(xp: Any, X: Array, order: Array) -> Array:
 
 def probe(xp: Any, n: int, dtype: Any, device: Any) -> Array:
     """A column without symmetry or structure that a matrix might share."""
-    if xp.name == "numpy" and n <= 64:
-        return _small_probe(n, dtype)
+    if xp.name != "torch" and n <= 64:  # a constant of compiled programs
+        return xp.asarray(_small_probe(n, dtype))
     p = xp.cos(xp.arange(n, dtype=xp.real_dtype(dtype), device=device))[:, None]
     return p if p.dtype == dtype else xp.astype(p, dtype)
+
+
+@functools.cache
+def probe_norm(n: int) -> float:
+    """The norm of the probe."""
+    return float(np.linalg.norm(np.cos(np.arange(n))))
 
 
 @functools.cache

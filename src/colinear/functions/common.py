@@ -261,10 +261,10 @@ def report_values(xp: Any, x: Array) -> None:
     by."""
     if 0 in x.shape:
         return
-    x = x if x.ndim else x[None]
-    status = outcome(xp, xp.all(x != 0, axis=-1), Status.SINGULAR)
-    finite = xp.all(xp.isfinite(x), axis=-1)
-    report_status(xp, xp.where(finite, status, int(Status.NONFINITE)))
+    size = xp.abs(x if x.ndim else x[None])
+    smallest, largest = xp.min(size, axis=-1), xp.max(size, axis=-1)  # NaN, where one is
+    status = outcome(xp, smallest != 0, Status.SINGULAR)
+    report_status(xp, xp.where(largest < math.inf, status, int(Status.NONFINITE)))
 
 
 def report_status(xp: Any, status: Array, **details: Any) -> None:

@@ -88,14 +88,23 @@ def known_in(context: Context) -> dict[str, Any]:
     return {"_context": context}
 
 
+_KNOWN: dict[tuple[type, Any], dict[str, Any]] = {}
+
+
 def of_array(cls: type, name: str, x: Array, shape: tuple[int, ...]) -> Any:
     """An operator of one array and this shape, which knows at once all that follows from a NumPy
-    array: small problems are mostly made of these."""
+    array: small problems are mostly made of these. For families whose properties do not depend on
+    the array but for its dtype."""
     self = object.__new__(cls)
     memos = self.__dict__
     memos[name], memos["shape"] = x, shape
-    if type(x) is np.ndarray and x.dtype in NUMPY_PLACES:
-        memos.update(NUMPY_PLACES[x.dtype])
+    if type(x) is np.ndarray:
+        known = _KNOWN.get((cls, x.dtype))
+        if known is None and x.dtype in NUMPY_PLACES:
+            memos.update(NUMPY_PLACES[x.dtype])
+            known = NUMPY_PLACES[x.dtype] | {"properties": self.properties}
+            _KNOWN[cls, x.dtype] = known
+        memos.update(known or {})
     return self
 
 

@@ -167,9 +167,8 @@ def lu_solve(
     return lu_substitute(LU, pivots, B, transpose, adjoint)
 
 
-@_half
 def lu_factor_and_solve(A: Array, B: Array) -> tuple[Array, Array, Array]:
-    """`lu_factor(A)` and the solution of A X = B, of one matrix: a call less."""
+    """`lu_factor(A)` and the solution of A X = B, of one matrix that LAPACK takes: a call less."""
     LU, pivots, X, failure = _lapack("gesv", A.dtype.char)(A, B)
     # of a pivot that is zero LAPACK leaves X undone
     return LU, pivots, lu_solve(LU, pivots, B) if failure else X

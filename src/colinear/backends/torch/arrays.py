@@ -146,7 +146,7 @@ def asarray(x: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
         x = np.asarray(x)
         # dynamo knows neither flags nor strides, and needs no copy
         is_eager = not torch.compiler.is_compiling()
-        if is_eager and (not x.flags.writeable or builtins.any(stride < 0 for stride in x.strides)):
+        if is_eager and (not x.flags.writeable or builtins.min(x.strides, default=0) < 0):
             x = x.copy()  # torch warns about the one and refuses the other
     return torch.as_tensor(x, dtype=dtype, device=device)
 
@@ -218,6 +218,8 @@ def _values(x: Any) -> Any:
     or a trace hides them."""
     if torch.compiler.is_compiling():
         return None
+    if type(x) is torch.Tensor and not _functorch.is_functorch_wrapped_tensor(x):
+        return None if x.is_meta else x
     while _functorch.is_functorch_wrapped_tensor(x):
         if not _functorch.is_gradtrackingtensor(x):
             return None

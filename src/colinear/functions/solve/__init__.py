@@ -269,7 +269,8 @@ def _blamed(s: System, status: Any, told: Any) -> Any:
         return Status.NOT_POSITIVE_DEFINITE if broke is True else Status.SINGULAR
     if isinstance(status, Status):
         return status
-    divided = xp.logical_and(status == int(Status.NONFINITE), xp.all(xp.isfinite(B)))
+    finite = xp.all(xp.max(xp.abs(B), axis=-2) < float("inf"))  # which the norm of B has computed
+    divided = xp.logical_and(status == int(Status.NONFINITE), finite)
     if isinstance(broke, bool):
         broke = xp.asarray(broke, device=xp.device_of(B))
     return xp.where(
