@@ -95,7 +95,7 @@ def of_array(cls: type, name: str, x: Array, shape: tuple[int, ...]) -> Any:
     """An operator of one array and this shape, which knows at once all that follows from a NumPy
     array: small problems are mostly made of these. For families whose properties do not depend on
     the array but for its dtype."""
-    self = object.__new__(cls)
+    self: Any = object.__new__(cls)
     memos = self.__dict__
     memos[name], memos["shape"] = x, shape
     if type(x) is np.ndarray:

@@ -60,8 +60,12 @@ class Dense(LinearOperator):
         return Dense._of(self.A[..., indices, :])
 
     def _right_matmat(self, X: Array) -> Array:
+        xp = self.xp
+        if xp.is_functional:  # XLA copies transposes: those of X wait for it, that of A is one more
+            # of the first kernels, of which more than nine are run in other threads
+            return xp.matrix_transpose(xp.matmul(self.A, xp.matrix_transpose(X)))
         # in the order that is needed next, so nothing is copied
-        return self.xp.matmul(X, self.xp.matrix_transpose(self.A))
+        return xp.matmul(X, xp.matrix_transpose(self.A))
 
     def _to_dense(self) -> Array:
         return self.A

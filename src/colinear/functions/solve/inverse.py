@@ -268,7 +268,7 @@ def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[st
         dtype = xp.result_type(dtype, B.dtype)
     tol, own, is_traced = chosen.tolerance(xp, dtype), xp, False
     if xp.hides_values:
-        given = (matrix,) if B is None else (matrix, B)
+        given: Sequence[Array] = (matrix,) if B is None else (matrix, B)
         is_traced = any(map(xp.is_traced, given))
         if B is not None or "LDL" not in names:  # whose factors each framework keeps in its own way
             xp, given = _nearest(xp, given)
