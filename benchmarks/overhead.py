@@ -1,9 +1,12 @@
-"""What the abstraction costs: construction, small products, dispatch and import, beside SciPy's `aslinearoperator`; and a loop in which
-only values change, with `factorize` and `update`, built and solved anew, and written by hand.
+"""What the abstraction costs: construction, small products, dispatch and import, beside SciPy's `aslinearoperator`;
+small problems, built and solved, beside the formula written out; and a loop in which only values change, with
+`factorize` and `update`, built and solved anew, and written by hand.
 
-    python benchmarks/overhead.py            # prints the tables; --json FILE saves them, --loops prints the loops alone
+    python benchmarks/overhead.py            # prints the tables; --json FILE saves them
+    python benchmarks/overhead.py --only small    # or rows, or loops: one of the three
 
-Each line is the best median of several repeats, both contestants in the same run, one thread.
+Each line is the best median of several repeats, both contestants in the same run, one thread. Small problems
+are timed by the clock of the processor, in turns with the formula, in NumPy, torch and compiled JAX.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import tempfile
 import time
 import timeit
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +44,118 @@ def microseconds(work: Callable[[], object], seconds: float = 0.2) -> float:
     number = max(1, int(number * seconds / max(taken, 1e-9) / 7))
     rounds = [[t / number * 1e6 for t in timer.repeat(7, number)] for _ in range(3)]
     return min(statistics.median(times) for times in rounds)
+
+
+def in_turns(*works: Callable[[], object], rounds: int = 15, seconds: float = 0.01) -> list[float]:
+    """The median processor time of one call of each, in microseconds, taken in turns: what else the
+    machine does slows all of them."""
+
+    def clock(work: Callable[[], object], number: int) -> float:
+        start = time.process_time()
+        for _ in range(number):
+            work()
+        return (time.process_time() - start) / number * 1e6
+
+    numbers = []
+    for work in works:
+        work()
+        numbers.append(max(1, int(seconds * 1e6 / max(clock(work, 20), 0.1))))
+    times = [[clock(*each) for each in zip(works, numbers)] for _ in range(rounds)]
+    return [statistics.median(column) for column in zip(*times)]
+
+
+def small_problems(
+    xp: Any, solve: Callable, put: Callable
+) -> Iterator[tuple[str, Any, Any, tuple]]:
+    """Yield what is computed, by colinear and by hand, and of which arrays."""
+    rng = np.random.default_rng(0)
+    for n in (10, 100, 1000):
+        d, b = put(rng.uniform(1, 2, n)), put(rng.normal(size=n))
+        yield f"Diagonal {n}", lambda d, b: co.solve(co.Diagonal(d), b), lambda d, b: b / d, (d, b)
+        U, eye = put(rng.normal(size=(n, 3))), put(np.eye(3))
+
+        def woodbury(d: Any, U: Any, b: Any, eye: Any) -> Any:
+            x, W = b / d, U / d[:, None]
+            return x - W @ solve(eye + U.T @ W, U.T @ x)
+
+        def ours(d: Any, U: Any, b: Any, eye: Any) -> Any:
+            return co.solve(co.Diagonal(d) + co.LowRank(U), b)
+
+        yield f"Woodbury {n}, 3", ours, woodbury, (d, U, b, eye)
+    for n in (3, 10, 100):
+        A, b = put(rng.normal(size=(n, n)) + 3 * n**0.5 * np.eye(n)), put(rng.normal(size=n))
+        yield f"dense {n}", lambda A, b: co.solve(A, b), solve, (A, b)
+    for n in (10, 32):
+        P, Q = (put(rng.normal(size=(n, n)) + 3 * n**0.5 * np.eye(n)) for _ in range(2))
+        b = put(rng.normal(size=n * n))
+
+        def by_factors(P: Any, Q: Any, b: Any, n: int = n) -> Any:
+            return solve(Q, solve(P, b.reshape(n, n)).T).T.reshape(-1)
+
+        def kronecker(P: Any, Q: Any, b: Any) -> Any:
+            return co.solve(co.Kronecker(P, Q), b)
+
+        yield f"Kronecker {n} ⊗ {n}", kronecker, by_factors, (P, Q, b)
+    A, d, x = put(rng.normal(size=(10, 10))), put(rng.normal(size=10)), put(rng.normal(size=10))
+
+    def product(A: Any, d: Any, x: Any) -> Any:
+        return (2 * co.Dense(A) + co.Diagonal(d)) @ x
+
+    yield "(2 A + D) x, 10", product, lambda A, d, x: 2 * (A @ x) + d * x, (A, d, x)
+
+
+# us that a problem may take in NumPy, built and solved; in torch twice as long, in compiled JAX twice
+# as long as the formula
+LIMITS = {"Diagonal 10": 6, "Kronecker 10 ⊗ 10": 100, "dense 3": 15, "(2 A + D) x, 10": 20}
+
+
+def small_rows() -> Iterator[dict[str, object]]:
+    """Small problems in each framework that there is, beside the formula."""
+
+    def line(name: str, ours: float, by_hand: float, limit: float | None, figure: str) -> dict:
+        met = limit is None or ours <= limit
+        return {"what": name, "ours": ours, "bar": by_hand, "bar is": "by hand"} | {
+            "scipy": None,
+            "figure": figure,
+            "met": met,
+        }
+
+    for name, ours, by_hand, arrays in small_problems(np, np.linalg.solve, np.asarray):
+        times = in_turns(partial(ours, *arrays), partial(by_hand, *arrays))
+        limit = LIMITS.get(name)
+        yield line(f"numpy {name}", *times, limit, f"<= {limit} us" if limit else "")
+    try:
+        import torch
+    except ImportError:
+        pass
+    else:
+        torch.set_num_threads(1)
+        for name, ours, by_hand, arrays in small_problems(torch, torch.linalg.solve, torch.asarray):
+            times = in_turns(partial(ours, *arrays), partial(by_hand, *arrays))
+            limit = 2 * LIMITS[name] if name in LIMITS else None
+            yield line(f"torch {name}", *times, limit, f"<= {limit} us" if limit else "")
+    try:
+        import jax
+        import jax.numpy as jnp
+    except ImportError:
+        return
+    jax.config.update("jax_enable_x64", True)
+    cases = list(small_problems(jnp, jnp.linalg.solve, jnp.asarray))
+    rng = np.random.default_rng(1)
+    for n in (10, 100, 1000):
+        G, b = rng.normal(size=(n, n)), jnp.asarray(rng.normal(size=n))
+        A = jnp.asarray(G @ G.T / n + np.eye(n))
+
+        def by_jax(A: Any, b: Any) -> Any:
+            return jax.scipy.sparse.linalg.cg(lambda v: A @ v, b, tol=1.5e-8)[0]
+
+        cases.append((f"CG {n}", lambda A, b: co.solve(co.PSD(A), b, co.CG()), by_jax, (A, b)))
+    for name, ours, by_hand, arrays in cases:
+        programs = [jax.jit(f) for f in (ours, by_hand)]
+        # with the answer waited for, by the clock on the wall: others compute it
+        runs = [partial(lambda f, a: jax.block_until_ready(f(*a)), f, arrays) for f in programs]
+        times = [min(microseconds(run, 0.1) for _ in range(2)) for run in runs]
+        yield line(f"jit {name}", *times, 2 * times[1], "2 x by hand")
 
 
 def import_seconds(package: str) -> float:
@@ -367,14 +483,20 @@ def loop_rows() -> list[dict[str, object]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="What the abstraction costs.")
     parser.add_argument("--json", help="save the tables here")
-    parser.add_argument("--loops", action="store_true", help="print the loops alone")
+    parser.add_argument(
+        "--only", choices=["rows", "small", "loops"], help="one of the tables alone"
+    )
     arguments = parser.parse_args()
-    table: list[dict[str, object]] = [] if arguments.loops else rows()
+    wanted = [arguments.only] if arguments.only else ["rows", "small", "loops"]
+    table = [*(rows() if "rows" in wanted else []), *(small_rows() if "small" in wanted else [])]
     if table:
         print_rows(table)
-    looped = loop_rows()
-    print(f"\na loop in which only values change, microseconds of processor time a step of {STEPS}")
-    print(f"{'':48}{'update':>10}{'anew':>10}{'by hand':>10}")
+    looped = loop_rows() if "loops" in wanted else []
+    if looped:
+        print(
+            f"\na loop in which only values change, microseconds of processor time a step of {STEPS}"
+        )
+        print(f"{'':48}{'update':>10}{'anew':>10}{'by hand':>10}")
     for line in looped:
         print(f"{line['what']:48}{line['update']:10.0f}{line['anew']:10.0f}{line['hand']:10.0f}")
     if arguments.json:

@@ -250,12 +250,15 @@ class _State(threading.local):
 
     `current` is the innermost Scope, None outside all calls. `split` is the type of the named
     method whose operator a rule is splitting, so that parts must be known to have what the method
-    needs; None where none is. `is_lent`: whether NumPy computes with arrays lent by JAX.
+    needs; None where none is. `left_out` are the operators whose inverses are left to the residual
+    of a solve to judge; None where rules judge. `is_lent`: whether NumPy computes with arrays lent
+    by JAX.
     """
 
     def __init__(self) -> None:
         self.current: Scope | None = None
         self.split: Any = None
+        self.left_out: list[Any] | None = None
         self.is_lent = False
 
 

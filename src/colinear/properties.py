@@ -64,9 +64,10 @@ class Annotation:
         )
 
     def __call__(self, A: Any) -> LinearOperator:
-        from .operators import as_operator
+        if not hasattr(type(A), "_is_root"):
+            from .operators import as_operator
 
-        A = as_operator(A)
+            A = as_operator(A)
         m, n = A.shape[-2:]
         if m != n and self.mask != STIEFEL:
             raise ShapeError(

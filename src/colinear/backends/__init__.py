@@ -19,7 +19,7 @@ Array = Any
 #: What every backend module defines.
 NAMES: tuple[str, ...] = tuple(
     """
-    name is_functional array_types
+    name is_functional hides_values array_types
     bool float16 bfloat16 float32 float64 complex64 complex128
     dtype_from dtype_name result_type is_complex is_floating real_dtype complex_dtype eps default_float
     asarray astype zeros ones full eye arange device_of to_device to_numpy copy own peek

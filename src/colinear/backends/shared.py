@@ -173,7 +173,8 @@ def through_single(
         def wrapped(*arguments: Any, **options: Any) -> Any:
             half = None
             for x in arguments:
-                half = x.dtype if getattr(x, "dtype", None) in halves else half
+                if getattr(x, "dtype", None) in halves:
+                    half = x.dtype
             if half is None:
                 return function(*arguments, **options)
             given = [x.dtype for x in arguments if hasattr(x, "dtype")]

@@ -195,7 +195,14 @@ class Function:
                 s = signature(A)
             found = self._cache.get(s) or self._resolve(s)
         chosen = found.sole or decide(A, found, arguments)
-        return self._rewriting(A, s) or chosen if chosen.is_base and self.rewrites else chosen
+        if not chosen.is_base or not self.rewrites or _simplify is None:
+            return chosen
+        # where torch compiles, which would compile again whenever the table grows, it is not asked
+        if s is not None:
+            known = _simplify._cache.get(s) or _simplify._resolve(s)
+            if known.sole is _simplify.base_rule:
+                return chosen
+        return self._rewriting(A) or chosen
 
     def using(self, found: Rule, A: Any, *arguments: Any) -> Any:
         """A call whose rule has been found: `f.using(f.find(A), A, ...)` is `f(A, ...)`, but the
@@ -205,16 +212,10 @@ class Function:
         call = self._run if method is None else self._call_by_method
         return call(found, A, arguments, method, False, "warn")
 
-    def _rewriting(self, A: Any, s: Any = None) -> Rule | None:
+    def _rewriting(self, A: Any) -> Rule | None:
         """The rule that asks this function again of A as `simplify` writes it; None where
-        `simplify` has no rule for A.
-
-        `s`: its signature, but not where torch compiles, which would compile again whenever the
-        table grows.
-        """
-        known = None if _simplify is None or s is None else _simplify._cache.get(s)
-        if _simplify is None or (known is not None and known.sole is _simplify.base_rule):
-            return None
+        `simplify` has no rule for A."""
+        assert _simplify is not None
         if self.rewrites is not True and self.rewrites.find(A).rewritten_by is None:  # type: ignore[union-attr]
             return None
         chosen = _simplify.find(A)

@@ -52,7 +52,7 @@ class RuleIndex:
         self.rules, self.base = rules, base
         self._precedence: dict[tuple[int, int], bool] = {}  # of pairs of rules
         self._resolutions: dict[tuple[Rule, ...], Resolution] = {}  # by the rules that match
-        self._bits: dict[Pattern, int] = {}  # of patterns for operands
+        self._bits: dict[Any, int] = {}  # of patterns for operands, by their keys
         # the same, by the classes that they match; None: any
         self._by_class: dict[type | None, list[tuple[Pattern, int]]] = {}
         self._known: dict[Signature, int] = {}  # the bits of operands
@@ -73,9 +73,9 @@ class RuleIndex:
         )
 
     def _bit(self, pattern: Pattern) -> int:
-        bit = self._bits.get(pattern)
-        if bit is None:
-            self._bits[pattern] = bit = 1 << len(self._bits)
+        new = 1 << len(self._bits)
+        bit = self._bits.setdefault(pattern.key, new)
+        if bit == new:
             for cls in {a.cls for a in pattern.alternatives}:
                 self._by_class.setdefault(cls, []).append((pattern, bit))
         return bit

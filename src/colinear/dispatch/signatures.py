@@ -104,7 +104,7 @@ def signature(A: Any) -> Signature:
     """The signature of an operator, remembered on it."""
     found = A._signature
     if found is None:
-        found = _build(A, LEVELS, {})
+        found = _build(A, LEVELS, {}) if A.operands else intern(type(A), A.properties, ())
         object.__setattr__(A, "_signature", found)
     return found
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from ..autodiff.determinants import slogdet_of_diagonal
 from ..backends import Array, adjoint, namespace_of
@@ -206,6 +211,95 @@ def _rows(xp: Any, X: Array, order: Array) -> Array:
     batch = broadcast_batches(X.shape[:-2], order.shape[:-1])
     X = xp.broadcast_to(X, (*batch, *X.shape[-2:]))
     return xp.take_along_axis(X, xp.broadcast_to(order[..., None], X.shape), axis=-2)
+
+
+# How factorisations are made, and whether one that read a triangle alone is one of the matrix.
+
+
+def probe(xp: Any, n: int, dtype: Any, device: Any) -> Array:
+    """A column without symmetry or structure that a matrix might share."""
+    if xp.name != "torch" and n <= 64:  # a constant of compiled programs
+        return xp.asarray(_small_probe(n, dtype))
+    p = xp.cos(xp.arange(n, dtype=xp.real_dtype(dtype), device=device))[:, None]
+    return p if p.dtype == dtype else xp.astype(p, dtype)
+
+
+@functools.cache
+def probe_norm(n: int) -> float:
+    """The norm of the probe."""
+    return float(np.linalg.norm(np.cos(np.arange(n))))
+
+
+@functools.cache
+def _small_probe(n: int, dtype: Any) -> Array:
+    p = np.cos(np.arange(n))[:, None].astype(dtype)
+    p.flags.writeable = False
+    return p
+
+
+def reproduces(xp: Any, A: Array, again: Callable[[Array], Array]) -> Array:
+    """Whether a factorisation that read the lower triangle alone is one of A.
+
+    The product by the factors, `again(p)`, is compared with A p for a probe p.
+    """
+    p = probe(xp, A.shape[-1], A.dtype, xp.device_of(A))
+    size = xp.max(xp.abs(A), axis=(-2, -1)) * A.shape[-1]
+    error = xp.max(xp.abs(xp.matmul(A, p) - again(p)), axis=(-2, -1))
+    return error <= math.sqrt(xp.eps(A.dtype)) * size
+
+
+def times_adjoint(xp: Any, L: Array) -> Callable[[Array], Array]:
+    """p -> L L^H p"""
+    return lambda p: xp.matmul(L, xp.matmul(adjoint(xp, L), p))
+
+
+def mirrored(xp: Any, A: Array) -> Callable[[Array], Array]:
+    """p -> H p for the Hermitian H whose lower triangle is that of A."""
+    strict = xp.tril(A, -1)
+    d = xp.astype(xp.real(xp.diagonal(A)), A.dtype)[..., None]
+    return lambda p: xp.matmul(strict, p) + d * p + xp.matmul(adjoint(xp, strict), p)
+
+
+def _cholesky(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
+    L, ok = xp.cholesky(A)
+    return CholeskyFactor._of(L), xp.logical_not(ok)
+
+
+def is_of(xp: Any, name: str, factor: Any, A: Array) -> Array | None:
+    """Whether factors found from the lower triangle are those of A; None if all of A was read."""
+    if name == "Cholesky":
+        return reproduces(xp, A, times_adjoint(xp, factor.L))
+    if name == "LDL":  # it is stable, so that the matrix that it factored is the one that it read
+        return reproduces(xp, A, mirrored(xp, A))
+    return None
+
+
+def cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
+    """Cholesky, with LU in its place inside a traced program where it fails or does not give A."""
+    L, ok = xp.cholesky(A)
+    ok = xp.logical_and(ok, reproduces(xp, A, times_adjoint(xp, L)))
+    unmoved = xp.asarray(np.arange(A.shape[-1], dtype=np.int32), device=xp.device_of(A))
+    if xp.name == "jax":  # one of the two is run
+        kept = lambda L, A: (L, xp.broadcast_to(unmoved, A.shape[:-1]))
+        positive = xp.all(ok)
+        return CholeskyOrLUFactor._of(
+            *xp.cond(positive, kept, lambda L, A: xp.lu_factor(A), L, A), positive
+        ), None
+    # Both are run, and Cholesky's factors written as LU's, `L D^-1/2` and `D^1/2 L^H`.
+    d = xp.diagonal(L)
+    LU = xp.tril(L / d[..., None, :], -1) + xp.triu(d[..., :, None] * adjoint(xp, L))
+    other, swaps = xp.lu_factor(A)
+    return LUFactor._of(
+        xp.where(ok[..., None, None], LU, other), xp.where(ok[..., None], unmoved, swaps)
+    ), None
+
+
+MAKE: dict[str, Callable[[Any, Array], tuple[LinearOperator, Array | None]]] = {
+    "Cholesky": _cholesky,
+    "LDL": lambda xp, A: (LDLFactor._of(xp.ldl_factor(A)), None),
+    "LU": lambda xp, A: (LUFactor._of(*xp.lu_factor(A)), None),
+    "QR": qr_factor,
+}
 
 
 # Orthonormal columns as a chain of small unitary matrices, each acting on the last rows of the one

@@ -10,7 +10,7 @@ from ..autodiff.implicit import CONJUGATED, TRANSPOSED, LinearMap, equation, of_
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from ..operators import Adjoint, Conjugate, Dense, LinearOperator, Transpose
-from ..operators.context import Context, broadcast_batches
+from ..operators.context import Context, broadcast_batches, known_in
 from ..operators.printing import bracketed
 from ..operators.tree import memo
 
@@ -203,7 +203,9 @@ class Inverse(LinearOperator):
                 f"Inverse: A is {A.shape[-2]}x{A.shape[-1]} and its factor "
                 f"{factor.shape[-2]}x{factor.shape[-1]}."
             )
-        return cls._of(A, factor)
+        self = cls._of(A, factor)
+        self.__dict__.update(known_in(A._context), shape=A.shape)
+        return self
 
     @property
     def operands(self) -> tuple[LinearOperator, ...]:

@@ -68,22 +68,20 @@ def square_size(function: str, A: LinearOperator, need: str, instead: str) -> in
 
 
 def is_half(xp: Any, dtype: Any) -> bool:
-    """Whether a dtype is of half precision. By size: NumPy has no bfloat16, and takes None for
-    float64 in comparisons."""
+    """Whether a dtype is of half precision, by its size: NumPy has no bfloat16."""
     return getattr(dtype, "itemsize", 0) == 2
 
 
 def to_computing_dtype(xp: Any, x: Array) -> Array:
-    """Half precision in single precision, in which all linear algebra is done; anything else as
-    it is."""
-    return xp.astype(x, xp.float32) if is_half(xp, x.dtype) else x
+    """Half precision in single, in which all linear algebra is done; anything else as it is."""
+    return xp.astype(x, xp.float32) if x.dtype.itemsize == 2 else x
 
 
 def dense(A: LinearOperator) -> Array:
     """The matrix to compute with; traced, if what is computed from it will be. One that is not
     there is formed up to `LARGEST`."""
-    size = math.prod(A.shape) * max(4, getattr(A.dtype, "itemsize", 8))
-    if size > LARGEST and not isinstance(A, Dense):
+    size = 0 if type(A) is Dense else math.prod(A.shape) * max(4, getattr(A.dtype, "itemsize", 8))
+    if size > LARGEST:
         m, n = A.shape[-2:]
         raise TooLargeError(
             f"A is {m}x{n}, and no rule or iteration computes this of it: its matrix would have "
@@ -92,13 +90,14 @@ def dense(A: LinearOperator) -> Array:
             "name an iterative method, show its "
             f"structure, or form it yourself: Dense(A.to_dense())."
         )
-    return A.xp.staged(to_computing_dtype(A.xp, A._dense()))
+    xp, matrix = A.xp, to_computing_dtype(A.xp, A._dense())
+    return xp.staged(matrix) if xp.is_functional else matrix
 
 
 def to_result_dtype(xp: Any, x: Array, dtype: Any) -> Array:
     """A result in the precision of `dtype`, real or complex as it is. There is no half-precision
     complex: that stays single."""
-    if not is_half(xp, dtype) or xp.is_complex(x) or not xp.is_floating(x):
+    if dtype.itemsize != 2 or xp.is_complex(x) or not xp.is_floating(x):
         return x
     return xp.astype(x, dtype)
 
@@ -137,12 +136,12 @@ def is_vector(b: Any, *others: Any) -> bool:
 
 def is_traced_or_differentiated(xp: Any, *arrays: Array) -> bool:
     """Whether values are traced or derivatives are recorded."""
-    return any(map(xp.is_traced, arrays)) or any(map(xp.is_differentiated, arrays))
+    return xp.hides_values and any(xp.is_traced(x) or xp.is_differentiated(x) for x in arrays)
 
 
 def values_are_seen(A: LinearOperator) -> bool:
     """Whether its numbers can be seen, and no derivatives are recorded."""
-    return not is_traced_or_differentiated(A.xp, *A.arrays())
+    return not A.xp.hides_values or not is_traced_or_differentiated(A.xp, *A.arrays())
 
 
 def host_value(xp: Any, x: Array) -> Any:
@@ -152,9 +151,12 @@ def host_value(xp: Any, x: Array) -> Any:
 
 
 def ignore_float_errors(xp: Any) -> Any:
-    """NumPy's own warnings silenced where infinities and NaN are expected and turned into a
-    status."""
-    return np.errstate(all="ignore") if xp.name == "numpy" else contextlib.nullcontext()
+    """NumPy's own warnings silenced where infinities and NaN are turned into a status."""
+    return _UNCHANGED if xp.name != "numpy" else np.errstate(**_IGNORED)
+
+
+_UNCHANGED = contextlib.nullcontext()
+_IGNORED: Any = dict.fromkeys(("divide", "over", "under", "invalid"), "ignore")  # sooner than all=
 
 
 # Reciprocals and reports of zeros and infinities, for the rules that divide by numbers instead of
@@ -208,8 +210,8 @@ def reciprocal(x: Any) -> Any:
         if not fine:
             report(Info(Status.SINGULAR if x == 0 else Status.NONFINITE))
         return 1 / x if x != 0 else float("inf")
-    if xp.name == "numpy" and x.size <= FEW and _are_plain(x):
-        return np.asarray(1 / x)
+    if math.prod(x.shape) <= FEW and _are_plain(xp.peek(x)):
+        return xp.asarray(1 / x)
     with ignore_float_errors(xp):
         inverse = xp.asarray(1 / x)  # NumPy makes a number of a 0-dimensional array
         # One product finds all that is wrong: 0 * inf, inf * 0 and NaN are NaN, and a denormal's
@@ -221,13 +223,11 @@ def reciprocal(x: Any) -> Any:
 
 
 def _are_plain(x: Any) -> bool:
-    """Whether all are real and far from zero and infinity; of few, Python's numbers tell it
-    sooner than NumPy's arrays."""
-    return (
-        x.dtype.kind == "f"
-        and x.dtype.itemsize >= 4
-        and all(1e-30 < abs(number) < 1e30 for number in x.ravel().tolist())
-    )
+    """Whether all are seen to be real and far from zero and infinity: of few, sooner so."""
+    if x is None or x.dtype.char not in "fd":
+        return False
+    sizes = list(map(abs, x.ravel().tolist()))
+    return min(sizes, default=0) > 1e-30 and sum(sizes) < 1e30  # the sum shows NaN, too
 
 
 def reciprocal_spectrum(xp: Any, values: Array) -> Array:
@@ -261,10 +261,10 @@ def report_values(xp: Any, x: Array) -> None:
     by."""
     if 0 in x.shape:
         return
-    x = x if x.ndim else x[None]
-    status = outcome(xp, xp.all(x != 0, axis=-1), Status.SINGULAR)
-    finite = xp.all(xp.isfinite(x), axis=-1)
-    report_status(xp, xp.where(finite, status, int(Status.NONFINITE)))
+    size = xp.abs(x if x.ndim else x[None])
+    smallest, largest = xp.min(size, axis=-1), xp.max(size, axis=-1)  # NaN, where one is
+    status = outcome(xp, smallest != 0, Status.SINGULAR)
+    report_status(xp, xp.where(largest < math.inf, status, int(Status.NONFINITE)))
 
 
 def report_status(xp: Any, status: Array, **details: Any) -> None:

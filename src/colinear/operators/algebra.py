@@ -14,7 +14,7 @@ from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from .base import LinearOperator
 from .batch import take_batch
-from .context import kind_of
+from .context import NUMBERS, kind_of
 from .convert import as_operator, as_operators
 from .diagonal import Identity
 from .product import Product
@@ -26,7 +26,7 @@ from .tree import Index
 
 def is_scalar(x: Any) -> bool:
     """A Python or NumPy number, a 0-dimensional array, or a batch of 1x1 matrices."""
-    if isinstance(x, (numbers.Number, np.generic)):
+    if isinstance(x, NUMBERS):
         return True
     return namespace_of(x) is not None and (x.ndim == 0 or (x.ndim >= 2 and x.shape[-2:] == (1, 1)))
 

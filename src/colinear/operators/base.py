@@ -30,7 +30,7 @@ from ..errors import ShapeError
 from ..properties import CLOSED, SELF_ADJOINT, SYMMETRIC
 from . import protocols
 from .context import (
-    USUAL_DTYPES,
+    NUMPY_PLACES,
     Context,
     as_array,
     broadcast_batches,
@@ -58,7 +58,7 @@ from .tree import (
 )
 
 # What is remembered of an operator and no claim changes.
-KEPT_BY_CLAIMS = ("shape", "_context", "xp", "dtype", "is_complex", "_dynamic")
+KEPT_BY_CLAIMS = ("shape", "_context", "xp", "dtype", "is_complex", "_usual_dtype", "_dynamic")
 
 _FAMILIES: list[type[LinearOperator]] = []
 
@@ -179,8 +179,9 @@ class LinearOperator(Tree, Protocols):
         fields = self._fields
         if len(fields) == 1:  # tiny problems notice how long the rest takes
             only = getattr(self, fields[0])
-            if type(only) is np.ndarray and only.dtype.char in USUAL_DTYPES:
-                return Context("numpy", only.dtype, "cpu")
+            if type(only) is np.ndarray and only.dtype in NUMPY_PLACES:
+                self.__dict__.update(place := NUMPY_PLACES[only.dtype])
+                return place["_context"]
             xp = namespace_of(only)
             if xp is not None and xp.is_floating(only):
                 self.__dict__.update(xp=xp, dtype=only.dtype)  # found on the way
@@ -203,8 +204,7 @@ class LinearOperator(Tree, Protocols):
 
     @property
     def is_neutral(self) -> bool:
-        """Whether it holds no floats, and so takes framework, dtype and device from what it
-        meets."""
+        """Whether it holds no floats: it takes framework, dtype and device from what it meets."""
         return self._context.backend is None
 
     @memo
@@ -345,7 +345,7 @@ class LinearOperator(Tree, Protocols):
     def __matmul__(self, other: Any) -> Any:
         if isinstance(other, LinearOperator):
             return algebra.multiply(self, other)
-        if type(other) is not self._usual_array or other.dtype is not self.dtype:
+        if type(other) is not np.ndarray or other.dtype is not self._usual_dtype:
             if calls.are_strict():
                 return calls.ordinary(self.__matmul__, other)
             other = self._right_side(other)
@@ -386,14 +386,14 @@ class LinearOperator(Tree, Protocols):
         return xp.matrix_transpose(self.T @ xp.matrix_transpose(other))
 
     @memo
-    def _usual_array(self) -> Any:
-        """The type of the arrays it usually multiplies, NumPy's: lets `A @ x` skip every check
-        but the shape's. (Others have devices.)"""
-        return np.ndarray if self._context.backend == "numpy" else None
+    def _usual_dtype(self) -> Any:
+        """The dtype of the NumPy arrays it usually multiplies: lets `A @ x` skip every check but
+        the shape's. (None in other frameworks, which have devices.)"""
+        return self._context.dtype if self._context.backend == "numpy" else None
 
     def _right_side(self, x: Any) -> Any:
         """`x` as something this operator can multiply, or an error that says why not."""
-        if type(x) is self._usual_array and x.dtype is self.dtype:
+        if type(x) is np.ndarray and x.dtype is self._usual_dtype:
             return x
         x = plain_array(x, "@")
         xp = namespace_of(x)

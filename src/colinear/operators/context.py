@@ -3,6 +3,7 @@ when these do not fit together."""
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -33,6 +34,10 @@ class Context(NamedTuple):
 
 NEUTRAL = Context()
 
+# What counts as a number. Python's own stand first: they are told by their type alone, where
+# `numbers.Number` asks in Python.
+NUMBERS = (int, float, complex, np.generic, numbers.Number)
+
 
 def is_number(c: Any) -> bool:
     """Whether a scalar has no precision of its own: a Python number, or the weakly typed tracer
@@ -62,6 +67,45 @@ def split_number(c: Any, what: str) -> tuple[Any, Any]:
 
 # the characters of float16, float32, float64, complex64 and complex128 in NumPy
 USUAL_DTYPES = "efdFD"
+
+# What an operator of one NumPy array remembers, by the dtype of the array.
+NUMPY_PLACES: dict[Any, dict[str, Any]] = {
+    dtype: {
+        "_context": Context("numpy", dtype, "cpu"),
+        "xp": backends.get("numpy"),
+        "dtype": dtype,
+        "is_complex": dtype.kind == "c",
+        "_usual_dtype": dtype,
+    }
+    for dtype in map(np.dtype, USUAL_DTYPES)
+}
+
+
+def known_in(context: Context) -> dict[str, Any]:
+    """What an operator remembers that lives there."""
+    if context.backend == "numpy" and context.dtype in NUMPY_PLACES:
+        return NUMPY_PLACES[context.dtype]
+    return {"_context": context}
+
+
+_KNOWN: dict[tuple[type, Any], dict[str, Any]] = {}
+
+
+def of_array(cls: type, name: str, x: Array, shape: tuple[int, ...]) -> Any:
+    """An operator of one array and this shape, which knows at once all that follows from a NumPy
+    array: small problems are mostly made of these. For families whose properties do not depend on
+    the array but for its dtype."""
+    self: Any = object.__new__(cls)
+    memos = self.__dict__
+    memos[name], memos["shape"] = x, shape
+    if type(x) is np.ndarray:
+        known = _KNOWN.get((cls, x.dtype))
+        if known is None and x.dtype in NUMPY_PLACES:
+            memos.update(NUMPY_PLACES[x.dtype])
+            known = NUMPY_PLACES[x.dtype] | {"properties": self.properties}
+            _KNOWN[cls, x.dtype] = known
+        memos.update(known or {})
+    return self
 
 
 def check_dtype(what: str, dtype: Any) -> None:

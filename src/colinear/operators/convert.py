@@ -44,6 +44,8 @@ def as_operator(x: Any) -> LinearOperator:
     """
     if isinstance(x, LinearOperator):
         return x
+    if type(x) is np.ndarray and x.ndim >= 2:
+        return Dense(x)
     xp = namespace_of(x)
     if _is_sparse(x, xp):
         return Sparse(x)
@@ -56,9 +58,7 @@ def as_operators(operands: Iterable[Any]) -> list[LinearOperator]:
     """Each as an operator; NumPy's arrays beside operators or arrays of JAX become JAX's, as
     everywhere in JAX."""
     operands = list(operands)
-    if not all(isinstance(x, LinearOperator) for x in operands) and any(
-        _is_jax(x) for x in operands
-    ):
+    if len(set(map(type, operands))) > 1 and any(map(_is_jax, operands)):
         xp = backends.get("jax")
         operands = [
             xp.asarray(as_array(x, "as_operator")) if isinstance(x, np.ndarray) else x

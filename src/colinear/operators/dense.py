@@ -9,7 +9,7 @@ import numpy as np
 from ..backends import Array
 from ..errors import DtypeError
 from .base import LinearOperator
-from .context import as_array, kind_of
+from .context import as_array, kind_of, of_array
 from .tree import conjugate_leaves, memo
 
 # A matrix that is stored.
@@ -36,9 +36,7 @@ class Dense(LinearOperator):
     A: Array
 
     def __new__(cls, A: Any) -> Dense:
-        self = cls._of(as_array(A, "Dense", min_ndim=2))
-        self.__dict__["shape"] = tuple(self.A.shape)
-        return self
+        return of_array(cls, "A", A := as_array(A, "Dense", min_ndim=2), tuple(A.shape))
 
     @memo
     def shape(self) -> tuple[int, ...]:
@@ -62,8 +60,12 @@ class Dense(LinearOperator):
         return Dense._of(self.A[..., indices, :])
 
     def _right_matmat(self, X: Array) -> Array:
+        xp = self.xp
+        if xp.is_functional:  # XLA copies transposes: those of X wait for it, that of A is one more
+            # of the first kernels, of which more than nine are run in other threads
+            return xp.matrix_transpose(xp.matmul(self.A, xp.matrix_transpose(X)))
         # in the order that is needed next, so nothing is copied
-        return self.xp.matmul(X, self.xp.matrix_transpose(self.A))
+        return xp.matmul(X, xp.matrix_transpose(self.A))
 
     def _to_dense(self) -> Array:
         return self.A

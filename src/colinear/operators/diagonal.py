@@ -29,6 +29,7 @@ from .context import (
     is_number,
     join_dtypes,
     kind_of,
+    of_array,
     split_number,
     told_by_number,
 )
@@ -55,7 +56,8 @@ class Diagonal(LinearOperator):
     d: Array
 
     def __new__(cls, d: Any) -> Diagonal:
-        return cls._of(as_array(d, "Diagonal", min_ndim=1))
+        d = as_array(d, "Diagonal", min_ndim=1)
+        return of_array(cls, "d", d, (*d.shape, d.shape[-1]))
 
     @memo
     def shape(self) -> tuple[int, ...]:

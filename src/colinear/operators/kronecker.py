@@ -11,7 +11,7 @@ from ..errors import ShapeError
 from ..properties import ALL_PROPERTIES
 from .banded import Tridiagonal, multiply_both_ways
 from .base import LinearOperator
-from .context import common_batch, common_context
+from .context import common_batch, common_context, known_in
 from .convert import operator_list
 from .diagonal import Identity, Zero
 from .neutral import dense_part
@@ -64,7 +64,7 @@ class Kronecker(LinearOperator):
             whole = Zero(rows, columns, like=next((A for A in factors if not A.is_neutral), None))
         else:
             whole = cls._of(tuple(factors))
-            whole.__dict__.update(shape=(*batch, rows, columns), _context=context)
+            whole.__dict__.update(known_in(context), shape=(*batch, rows, columns))
         whole = whole if scalar is None else Scaled(scalar, whole)
         # what was claimed of a nested product
         return whole if len(factors) == len(given) else whole._claim(shared(given))
@@ -90,8 +90,8 @@ class Kronecker(LinearOperator):
         # (A ⊗ B) vec(X) = vec(A X B^T): no axis need be moved
         if k == 1 and len(self.operands) == 2 and len(self.shape) == 2:
             first, last = self.operands
-            grid = xp.reshape(X, (*X.shape[:-2], first.shape[-1], last.shape[-1]))
-            return xp.reshape(last._right_matmat(first @ grid), (*X.shape[:-2], self.shape[-2], 1))
+            grid = X.reshape((*X.shape[:-2], first.shape[-1], last.shape[-1]))
+            return last._right_matmat(first @ grid).reshape((*X.shape[:-2], self.shape[-2], 1))
         Y = X
         for A in self.operands:
             Y = xp.matrix_transpose(A @ rows_first(xp, Y, A.shape[-1]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from ..backends import Array, namespace_of
 from ..properties import SELF_ADJOINT, SYMMETRIC, UNITARY
 from .base import LinearOperator
 from .context import (
+    NUMBERS,
     Context,
     broadcast_batches,
     check_device,
@@ -18,6 +18,7 @@ from .context import (
     is_complex_number,
     is_number,
     join_dtypes,
+    known_in,
     split_number,
 )
 from .convert import as_operator, scaled_context
@@ -49,10 +50,10 @@ class Scaled(LinearOperator):
     A: LinearOperator
 
     def __new__(cls, scalar: Any, A: Any) -> Any:
-        A = as_operator(A)
+        A = A if isinstance(A, LinearOperator) else as_operator(A)
         if isinstance(A, Scaled):
             scalar, A = multiply_scalars(scalar, A.scalar), A.A
-        if isinstance(scalar, numbers.Number) and scalar == 1:
+        if isinstance(scalar, NUMBERS) and scalar == 1:
             return A
         if isinstance(scalar, np.generic) and A.is_neutral:
             scalar, carried = split_number(scalar, "*")
@@ -61,6 +62,8 @@ class Scaled(LinearOperator):
         claims = A.properties and A.properties & known_of_scalar(scalar)
         absorb, scalar = _ABSORB.get(type(A)), scalar_like(scalar, A)
         scaled = cls._of(scalar, A) if absorb is None else absorb(scalar, A)
+        if absorb is None and type(scalar) is float:
+            scaled.__dict__.update(known_in(A._context), shape=A.shape)
         return scaled._claim(claims) if claims else scaled
 
     operands = sole_operand
@@ -160,7 +163,7 @@ def scalar_like(c: Any, A: LinearOperator) -> Any:
         if not A.is_neutral and c.ndim:
             check_device("*", A.device, xp.device_of(c))
         return c if xp.is_floating(c) else xp.astype(c, A.dtype)
-    if not isinstance(c, (numbers.Number, np.generic)):
+    if not isinstance(c, NUMBERS):
         raise TypeError(f"*: {type(c).__name__} is not a number.")
     number, carried = split_number(c, "*")
     backend = A._context.backend

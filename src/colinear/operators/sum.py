@@ -20,6 +20,7 @@ from .context import (
     common_context,
     concat_batches,
     is_complex_number,
+    known_in,
 )
 from .convert import operator_list
 from .diagonal import Diagonal, Identity, ScaledIdentity, Zero, scalar_of
@@ -72,7 +73,7 @@ class Sum(LinearOperator):
                 # a dropped zero was all that gave the sum its batch shape or its dtype: it stays
                 whole = cls._of(tuple(merged))
         else:
-            whole.__dict__.update(shape=(*batch, *terms[0].shape[-2:]), _context=context)
+            whole.__dict__.update(known_in(context), shape=(*batch, *terms[0].shape[-2:]))
         return whole._claim(claims) if claims else whole
 
     @memo
@@ -84,7 +85,11 @@ class Sum(LinearOperator):
     _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
 
     def _matmat(self, X: Array) -> Array:
-        return reduce(add, (term @ X for term in self.operands))
+        first, *others = self.operands
+        total = first @ X
+        for term in others:
+            total = total + term @ X
+        return total
 
     _matvec = _matmat
 

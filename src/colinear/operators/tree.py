@@ -343,20 +343,22 @@ class Tree:
     @classmethod
     def _of(cls, *values: Any) -> Any:
         """An instance with these field values, unchecked: what constructors end with."""
-        self = object.__new__(cls)
-        for name, value in zip(cls._fields, values, strict=True):
-            object.__setattr__(self, name, value)
+        self, fields = object.__new__(cls), cls._fields
+        if len(values) != len(fields):  # sooner than by zip's own check
+            raise TypeError(f"{cls.__name__}: {len(fields)} fields, {len(values)} values.")
+        memos = self.__dict__
+        for name, value in zip(fields, values):
+            memos[name] = value
         return self
 
     def _replace(self, **changes: Any) -> Any:
         """A copy with some fields replaced and the claims kept."""
         copy = object.__new__(type(self))
+        memos = copy.__dict__
         for name in self._fields:
-            object.__setattr__(
-                copy, name, changes[name] if name in changes else getattr(self, name)
-            )
+            memos[name] = changes[name] if name in changes else getattr(self, name)
         if self._claims:
-            object.__setattr__(copy, "_claims", self._claims)
+            memos["_claims"] = self._claims
         return copy
 
     @memo
@@ -387,14 +389,13 @@ class Tree:
     def _unflatten(cls, structure: Any, children: Any) -> Any:
         dynamic, static, claims = structure
         self = object.__new__(cls)
-        for name, value in zip(dynamic, children, strict=True):
-            object.__setattr__(self, name, value)
-        for name, value in static:
-            object.__setattr__(self, name, value)
+        memos = self.__dict__
+        memos.update(zip(dynamic, children, strict=True))
+        memos.update(static)
         if claims:
-            object.__setattr__(self, "_claims", claims)
+            memos["_claims"] = claims
         # The leaves may now be anything: a transformation's placeholders, say.
-        self.__dict__["_dynamic"] = dynamic
+        memos["_dynamic"] = dynamic
         return self
 
     def leaves(self) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -17,6 +18,7 @@ from colinear.functions import least_squares
 from colinear.functions.solve import compositions as inverse_blocks
 from colinear.functions.solve import rules as solve_rules
 from colinear.operators import banded
+from colinear.status import Status
 from colinear.testing import count_matvecs, forbid_dense
 
 FRAMEWORKS = ("numpy", "torch", "jax")
@@ -413,3 +415,100 @@ def test_a_small_correction_that_makes_a_diagonal_singular_is_named():
     A = co.Diagonal(np.arange(1.0, 9.0)) + co.LowRank(np.eye(8)[:, 1:2], -2 * np.eye(8)[:, 1:2])
     with pytest.warns(ConvergenceWarning, match=r"SINGULAR.*capacitance"):
         co.solve(A, np.ones(8))
+
+
+# ------------------------------------------------------------------ small systems
+
+
+SMALL_DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+def small_system(dtype: str, columns: tuple[int, ...] = (), n: int = 4) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    A, b = rng.normal(size=(n, n)) + 3 * np.eye(n), rng.normal(size=(n, *columns))
+    if dtype.startswith("c"):
+        A, b = A + 1j * rng.normal(size=A.shape), b + 1j * rng.normal(size=b.shape)
+    return A.astype(dtype), b.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", SMALL_DTYPES)
+@pytest.mark.parametrize("columns", [(), (1,), (3,), (7,)])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_small_systems_are_solved_in_every_dtype_and_order(dtype, columns, order):
+    A, b = small_system(dtype, columns)
+    A, b = np.asarray(A, order=order), np.asarray(b, order=order)
+    kept = A.copy(), b.copy()
+    x = co.solve(A, b)
+    assert x.dtype == A.dtype and x.shape == b.shape
+    assert np.linalg.norm(A @ x - b) <= 100 * np.finfo(A.dtype).eps * np.linalg.norm(b)
+    assert np.array_equal(A, kept[0]) and np.array_equal(b, kept[1])  # LAPACK wrote over nothing
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-12, 1.0, 1e12, 1e200])
+def test_the_scale_of_a_small_system_does_not_matter(scale):
+    A, b = small_system("float64")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no overflow is warned of either
+        for left, right in ((scale, 1.0), (1.0, scale), (scale, scale)):
+            x = co.solve(left * A, right * b)
+            assert np.allclose(x * (left / right), np.linalg.solve(A, b), rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "status"),
+    [
+        (lambda A: np.where(np.arange(4) == 2, A[:, :1], A), Status.SINGULAR),  # equal columns
+        (lambda A: np.where(np.arange(4) == 2, 0, A), Status.SINGULAR),  # a pivot of zero
+        (lambda A: np.where(np.eye(4) > 0, np.nan, A), Status.NONFINITE),
+        (lambda A: np.where(np.eye(4) > 0, np.inf, A), Status.NONFINITE),
+    ],
+)
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+def test_a_small_system_without_a_solution_is_flagged_in_all_frameworks(framework, spoil, status):
+    xp = backends.get(pytest.importorskip(framework).__name__.partition(".")[0])
+    A, b = small_system("float64")
+    A, b = xp.asarray(spoil(A)), xp.asarray(b)
+    with pytest.warns(ConvergenceWarning, match=status.name):
+        co.solve(A, b)
+    assert co.solve(A, b, info=True)[1].status == status
+    if framework == "jax":
+        import jax
+
+        assert jax.jit(lambda A, b: co.solve(A, b, info=True)[1].status)(A, b) == int(status)
+
+
+@pytest.mark.parametrize("claim", [lambda A: A, co.SelfAdjoint, co.PSD])
+def test_small_matrices_of_torch_are_factored_by_numpy_and_belong_to_torch(claim):
+    torch = pytest.importorskip("torch")
+    G = np.random.default_rng(0).normal(size=(5, 5))
+    matrix, b = torch.asarray(G @ G.T + np.eye(5)), torch.ones(5, dtype=torch.float64)
+    A = claim(matrix)
+    x, info = co.solve(A, b, info=True)
+    inverse = co.inv(A)
+    for found in (co.solve(A, b), x, inverse @ b):
+        assert isinstance(found, torch.Tensor) and torch.allclose(matrix @ found, b)
+    assert isinstance(info.residual, torch.Tensor) and info.residual < 1e-12
+    assert all(isinstance(leaf, torch.Tensor) for leaf in inverse.leaves())
+    assert torch.allclose(co.logdet(A), torch.logdet(matrix))
+    recorded = matrix.clone().requires_grad_()
+    co.solve(claim(recorded), b).sum().backward()
+    assert torch.isfinite(recorded.grad).all() and recorded.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda A, d: co.Kronecker(A, A),
+        lambda A, d: co.Diagonal(d) + co.LowRank(A[:, :1]),
+        lambda A, d: co.Dense(A),
+    ],
+)
+def test_compiled_small_solves_say_what_is_wrong(make):
+    jax = pytest.importorskip("jax")
+    A, d = small_system("float64")
+    n = make(A, d).shape[-1]
+    b = np.arange(1.0, n + 1)
+    program = jax.jit(lambda A, d, b: co.solve(make(A, d), b, info=True)[1].status)
+    assert program(A, np.abs(d) + 1, b) == 0
+    assert program(A, np.abs(d) + 1, np.full(n, np.nan)) == int(Status.NONFINITE)
+    assert program(0 * A, 0 * d, b) >= int(Status.SINGULAR)

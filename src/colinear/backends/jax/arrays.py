@@ -28,6 +28,7 @@ from jax.numpy import (
 
 name = "jax"
 is_functional = True  # whether arrays are never written over, and loops are compiled
+hides_values = True  # whether values may be traced, or their derivatives recorded
 array_types = (jax.Array, jax.core.Tracer)  # issubclass(Tracer, jax.Array) is False
 
 # dtypes
@@ -107,9 +108,17 @@ def astype(x: Any, dtype: Any) -> jax.Array:
     return x.astype(dtype)
 
 
-zeros, ones, full, eye, arange = (
-    by_name(create, dtype_from) for create in (jnp.zeros, jnp.ones, jnp.full, jnp.eye, jnp.arange)
+zeros, ones, full, arange = (
+    by_name(create, dtype_from) for create in (jnp.zeros, jnp.ones, jnp.full, jnp.arange)
 )
+
+SMALL_CONSTANT = 32  # rows of an identity that a program holds instead of computing it
+
+
+def eye(n: int, m: int | None = None, dtype: Any = None, device: Any = None) -> jax.Array:
+    make = jnp.eye if n > SMALL_CONSTANT else np.eye
+    dtype = default_float() if dtype is None else dtype_from(dtype)
+    return jnp.asarray(make(n, m, dtype=dtype), device=device)
 
 
 def device_of(x: Any) -> Any:
@@ -231,16 +240,19 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> jax.Array:
 
 
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> jax.Array:
-    """|x|. Where its square would vanish or overflow it is taken of x divided by its largest entry.
+    """|x|, of x divided by its largest entry, since its square may vanish or overflow.
 
     Its derivative at x = 0 is zero, as in torch; JAX's own is NaN there. JAX's own (0.4.35), along
     two axes, is the largest singular value.
     """
-    limits = jnp.finfo(x.dtype)
-    scale = extreme_scale(x, axis, limits) if x.size else jnp.ones((1,) * x.ndim, limits.dtype)
+    largest = jnp.max(jnp.abs(jax.lax.stop_gradient(x)), axis=axis, keepdims=True, initial=0)
+    scale = jnp.where((largest > 0) & (largest < jnp.inf), largest, 1)
     parts = x / scale.astype(x.dtype)
-    square = jnp.sum(jnp.real(parts * jnp.conj(parts)), axis=axis, keepdims=True)
-    is_zero = square == 0
+    if isinstance(axis, int) and x.size == x.shape[axis]:  # one dot, instead of a tree of sums
+        square = jnp.real(vecdot(parts, parts, axis)).reshape(scale.shape)
+    else:
+        square = jnp.sum(jnp.real(parts * jnp.conj(parts)), axis=axis, keepdims=True)
+    is_zero = largest == 0
     norm = scale * jnp.where(is_zero, 0, jnp.sqrt(jnp.where(is_zero, 1, square)))
     return norm if keepdims else jnp.squeeze(norm, axis)
 

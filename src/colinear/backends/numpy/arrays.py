@@ -6,6 +6,7 @@ from __future__ import annotations
 import builtins
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -19,14 +20,15 @@ from ..shared import extreme_scale, through_single
 from numpy import (
     abs, all, angle, any, arange, argmax, argsort, asarray, broadcast_to, concat, cos,
     count_nonzero, cumsum, einsum, exp, expand_dims, eye, flip, full, imag, isfinite, isnan, log,
-    logical_and, logical_not, logical_or, matmul, matrix_transpose, max, maximum, mean, min,
-    minimum, moveaxis, ones, permute_dims, prod, real, reshape, result_type, roll, sign, sin, sort,
+    logical_and, logical_not, logical_or, matmul, max, maximum, mean, min,
+    minimum, moveaxis, ones, permute_dims, prod, real, result_type, roll, sign, sin, sort,
     sqrt, squeeze, stack, sum, take, take_along_axis, tril, triu, vecdot, where, zeros,
 )  # fmt: skip
 # isort: on
 
 name = "numpy"
 is_functional = False  # whether arrays are never written over, and loops are compiled
+hides_values = False  # whether values may be traced, or their derivatives recorded
 array_types = (np.ndarray,)
 
 # dtypes
@@ -69,6 +71,7 @@ def complex_dtype(dtype: Any) -> Any:
     return np.result_type(dtype, np.complex64)
 
 
+@functools.cache
 def eps(dtype: Any) -> float:
     """The distance from 1 to the next number."""
     return float(np.finfo(dtype).eps)
@@ -142,6 +145,13 @@ def is_compiling() -> builtins.bool:
 
 # arithmetic and products
 # --------------------------------------------------------------------------------------------------
+
+
+matrix_transpose = operator.attrgetter("mT")  # numpy's own goes by three functions
+
+
+def reshape(x: Any, shape: Any) -> Any:
+    return x.reshape(shape)  # as does this one
 
 
 def conj(x: Any) -> Any:

@@ -8,6 +8,7 @@ colinear` stays fast.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,8 @@ def _cholesky_each(A: Array) -> tuple[Array, Array]:
 @_half
 def cholesky_solve(L: Array, B: Array) -> Array:
     """Solve A X = B from `cholesky(A)`; B is (*batch, n, k)."""
-    L, B = _common(L, B)
+    if L.dtype is not B.dtype:
+        L, B = _common(L, B)
     if B.size and L.ndim == B.ndim == 2:
         return _potrs(L, B)
     if 0 in B.shape or L.ndim == 2 or L.shape[-1] < LARGE:
@@ -152,7 +154,8 @@ def lu_solve(
     LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoint: bool = False
 ) -> Array:
     """Solve A X = B, A^T X = B or A^H X = B from `lu_factor(A)`; B is (*batch, n, k)."""
-    LU, B = _common(LU, B)
+    if LU.dtype is not B.dtype:
+        LU, B = _common(LU, B)
     if LU.ndim == B.ndim == 2:
         if B.size == 0:
             return B.copy()
@@ -162,6 +165,42 @@ def lu_solve(
     if LU.shape[-1] >= LARGE:
         return _over_batch(2, 1, 2)(lu_solve)(LU, pivots, B, transpose, adjoint)
     return lu_substitute(LU, pivots, B, transpose, adjoint)
+
+
+def lu_factor_and_solve(A: Array, B: Array) -> tuple[Array, Array, Array]:
+    """`lu_factor(A)` and the solution of A X = B, of one matrix that LAPACK takes: a call less."""
+    LU, pivots, X, failure = _lapack("gesv", A.dtype.char)(A, B)
+    # of a pivot that is zero LAPACK leaves X undone
+    return LU, pivots, lu_solve(LU, pivots, B) if failure else X
+
+
+def solves(A: Array, X: Array, B: Array, tol: float, limit: float) -> bool:
+    """Whether |b - A x| <= tol |b| for each column, and limit |A| |x| < |b| for the last, surely.
+
+    For few columns and one dtype: BLAS is quicker there than NumPy, does not overflow nor warn.
+    """
+    norm, gemm = _norm_and_product(B.dtype.char)
+    if not are_below(gemm(-1.0, A, X, 1.0, B), B, tol):
+        return False
+    size = norm(A.ravel("K"))
+    return size > 1e-15 and limit * size * norm(X[:, -1]) < norm(B[:, -1])
+
+
+def are_below(R: Array, B: Array, tol: float) -> bool:
+    """Whether |r| <= tol |b| for each of few columns, of one dtype that BLAS has; false too where
+    tol |b| is so small or so large that it means nothing."""
+    norm, (n, k), r, b = _norm_and_product(B.dtype.char)[0], B.shape, R.ravel(), B.ravel()
+    for j in range(k):  # every k-th number from the j-th on
+        size = tol * norm(b, n, j, k)
+        if not (norm(r, n, j, k) <= size and 1e-15 < size < 1e15):
+            return False
+    return True
+
+
+@functools.cache
+def _norm_and_product(character: str) -> tuple[Any, Any]:
+    norms = {"f": "snrm2", "d": "dnrm2", "F": "scnrm2", "D": "dznrm2"}  # all are real
+    return getattr(scipy.linalg.blas, norms[character]), _lapack("gemm", character, "blas")
 
 
 def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:

@@ -16,6 +16,7 @@ from ..shared import by_name
 
 name = "torch"
 is_functional = False  # whether arrays are never written over, and loops are compiled
+hides_values = True  # whether values may be traced, or their derivatives recorded
 array_types = (torch.Tensor,)
 
 # dtypes
@@ -139,11 +140,13 @@ def default_float() -> torch.dtype:
 
 def asarray(x: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
     dtype = None if dtype is None else dtype_from(dtype)
+    if isinstance(x, torch.Tensor) and dtype in (None, x.dtype) and device in (None, x.device):
+        return x
     if not isinstance(x, torch.Tensor | int | float | complex | list | tuple):
         x = np.asarray(x)
         # dynamo knows neither flags nor strides, and needs no copy
         is_eager = not torch.compiler.is_compiling()
-        if is_eager and (not x.flags.writeable or builtins.any(stride < 0 for stride in x.strides)):
+        if is_eager and (not x.flags.writeable or builtins.min(x.strides, default=0) < 0):
             x = x.copy()  # torch warns about the one and refuses the other
     return torch.as_tensor(x, dtype=dtype, device=device)
 
@@ -215,6 +218,8 @@ def _values(x: Any) -> Any:
     or a trace hides them."""
     if torch.compiler.is_compiling():
         return None
+    if type(x) is torch.Tensor and not _functorch.is_functorch_wrapped_tensor(x):
+        return None if x.is_meta else x
     while _functorch.is_functorch_wrapped_tensor(x):
         if not _functorch.is_gradtrackingtensor(x):
             return None
@@ -231,11 +236,17 @@ def _is_fake(x: torch.Tensor) -> builtins.bool:
     return isinstance(x, FakeTensor | FunctionalTensor)
 
 
+_NUMPYS = frozenset((float32, float64, complex64, complex128, bool, torch.int64, torch.int32))
+
+
 def peek(x: Any) -> Any:
     """The value as a NumPy array if it can be seen now without cost (not traced, not on a GPU),
     else None."""
     if not isinstance(x, torch.Tensor):
         return x
+    if type(x) is torch.Tensor and x.is_cpu and x.layout is torch.strided and x.dtype in _NUMPYS:
+        if not torch.compiler.is_compiling() and _functorch.peek_interpreter_stack() is None:
+            return x.numpy(force=True)  # nothing is in the way
     x = _values(x)
     return None if x is None or x.device.type != "cpu" or x.layout != torch.strided else to_numpy(x)
 

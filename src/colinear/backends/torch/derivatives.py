@@ -114,7 +114,11 @@ def is_differentiated(*arrays: Any) -> bool:
     Function costs 20 us)."""
     if forward_ad._current_level >= 0 or _functorch.peek_interpreter_stack() is not None:
         return True
-    return torch.is_grad_enabled() and any(x.requires_grad for x in arrays)
+    if torch.is_grad_enabled():
+        for x in arrays:
+            if x.requires_grad:
+                return True
+    return False
 
 
 def linearise(f: Callable, x: Any, recorded: bool = False) -> Any:

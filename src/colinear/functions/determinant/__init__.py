@@ -12,6 +12,7 @@ from ...autodiff.determinants import slogdet_of_diagonal
 from ...backends import Array, namespace_of
 from ...dispatch import Choice, Cost, function, rule
 from ...errors import DerivativeWarning
+from ...factors.dense import MAKE, cholesky_or_lu, is_of
 from ...factors.inverse import differentiable
 from ...info import Info, report
 from ...methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
@@ -31,7 +32,7 @@ from ..common import (
 from ..diagonal import diag
 from ..solve.cost import is_too_large, itemsize
 from ..solve.elimination import fits_as_a_whole
-from ..solve.inverse import MAKE, ONE_TRIANGLE, cholesky_or_lu, is_of
+from ..solve.inverse import ONE_TRIANGLE
 from ..stochastic.estimators import announce
 from ..stochastic.quadrature import logarithm_by_quadrature
 

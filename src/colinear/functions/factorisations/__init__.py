@@ -9,6 +9,7 @@ from typing import Any
 
 from ... import autodiff
 from ...dispatch import Choice, Cost, function
+from ...factors.dense import reproduces, times_adjoint
 from ...methods import LU, QR, Cholesky, Method, fitting
 from ...operators import Dense, LinearOperator, Permutation, Triangular
 from ...properties import STIEFEL
@@ -23,7 +24,6 @@ from ..common import (
     square_size,
     to_result_dtype,
 )
-from ..solve.inverse import reproduces, times_adjoint
 
 # --------------------------------------------------------------------------------------------------
 

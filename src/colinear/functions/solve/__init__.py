@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...backends import Array, namespace_of
 from ...dispatch import Choice, Rule, function
 from ...errors import ShapeError
@@ -14,7 +16,8 @@ from ...factors.inverse import Implicit, Inverse
 from ...factors.iterated import Attempts, Iterated
 from ...factors.runs import multiplies_by_iteration
 from ...info import Info, is_detailed, recording, report, reported, total
-from ...methods import Auto, Method
+from ...methods import Method
+from ...methods.base import AUTO
 from ...operators import Dense, LinearOperator, Scaled, Sparse
 from ...operators.context import broadcast_batches
 from ...operators.neutral import placed_beside
@@ -79,13 +82,15 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
     >>> co.solve(np.array([[3.0, 1.0], [1.0, 2.0]]), np.array([9.0, 8.0]))
     array([2., 3.])
     """
-    square_size("solve", A, NEED, "Use lstsq(A, b).")
+    m, n = A.shape[-2:]
+    if m != n:
+        square_size("solve", A, NEED, "Use lstsq(A, b).")
     b = right_side("solve", A, b)
     if isinstance(b, LinearOperator):
         return Choice(lambda: inv(A, method) @ b, "inverse", why="X = A^-1 B")
-    A = placed_beside(A, b) if A.is_neutral else A
+    A = placed_beside(A, b) if A._context.backend is None else A
     found, system = inv.find(A, (method,)), System.of(A, b, method)
-    trial = _trial(system, found)
+    trial = None if isinstance(A, Dense) else _trial(system, found)  # whose matrix is there
     if trial is not None:
         work, most = trial
         return attempt(A, work, most, lambda: _by_trial(system, found, most), lambda: b)
@@ -106,8 +111,11 @@ class System(NamedTuple):
     @staticmethod
     def of(A: LinearOperator, b: Array, method: Method | None = None) -> System:
         """The system with these right sides."""
-        xp = A.xp if not A.is_neutral else namespace_of(b)
-        dtype = xp.result_type(A.dtype, b.dtype) if not A.is_neutral else b.dtype
+        xp, dtype = A.xp, b.dtype
+        if A._context.backend is None:
+            xp = namespace_of(b)
+        elif dtype is not A.dtype:
+            dtype = xp.result_type(A.dtype, dtype)
         B = to_computing_dtype(xp, b[:, None] if b.ndim == 1 else b)
         return System(A, b, method, xp, B, dtype)
 
@@ -118,11 +126,12 @@ class System(NamedTuple):
     @property
     def tol(self) -> float:
         """The tolerance of the method."""
-        return (self.method or Auto()).tolerance(self.xp, self.dtype)
+        return (self.method or AUTO).tolerance(self.xp, self.dtype)
 
     def answer(self, X: Array) -> Array:
         """The solution of the shape and precision that belong to b."""
-        X = to_result_dtype(self.xp, X, self.dtype)
+        if self.dtype.itemsize == 2:
+            X = to_result_dtype(self.xp, X, self.dtype)
         return X[..., 0] if self.b.ndim == 1 else X
 
     def residual(self, X: Array) -> Array:
@@ -144,7 +153,7 @@ def _without_trial(s: System, found: Rule) -> Choice:
     """The choice where iterations are not tried, or have been tried: a factorisation, or a rule
     of `inv`, which is `found`."""
     A, method, iterates = s.A, s.method, is_iterative(s.method)
-    if found.is_base and not (iterates or A.is_neutral or A.properties & UNITARY):
+    if found.is_base and not (iterates or A.properties & UNITARY or A.is_neutral):
         return factorise("solve", A, s.B, method, lambda found: s.answer(found.X), lambda: s.b)
 
     def like() -> Array:
@@ -187,7 +196,7 @@ def _by_iteration(s: System, found: Rule) -> Array:
 
 def right_side(function: str, A: LinearOperator, b: Any) -> Any:
     """b as an array or operator that A's rows fit."""
-    if not isinstance(b, LinearOperator):
+    if not ((type(b) is np.ndarray and b.dtype is A._usual_dtype) or isinstance(b, LinearOperator)):
         b = A._right_side(b)
     shape, (m, n) = tuple(b.shape), A.shape[-2:]
     if not shape or shape[0 if len(shape) == 1 else -2] != m:
@@ -234,7 +243,7 @@ def _unjudged_inverse(s: System, found: Rule) -> tuple[Any, list[Info], bool]:
     """The inverse, what was reported of it, and whether a rule left it to the residual to judge
     it."""
     A, xp = s.A, s.A.xp
-    if is_recorded_and_seen(A):
+    if xp.hides_values and is_recorded_and_seen(A):
         return inv.using(found, A, s.method), [], False  # a residual says nothing of derivatives
     with recording(detailed=True) as reports, leave_to_residual() as left_out:
         inverse = inv.using(found, A, s.method)
@@ -260,7 +269,8 @@ def _blamed(s: System, status: Any, told: Any) -> Any:
         return Status.NOT_POSITIVE_DEFINITE if broke is True else Status.SINGULAR
     if isinstance(status, Status):
         return status
-    divided = xp.logical_and(status == int(Status.NONFINITE), xp.all(xp.isfinite(B)))
+    finite = xp.all(xp.max(xp.abs(B), axis=-2) < float("inf"))  # which the norm of B has computed
+    divided = xp.logical_and(status == int(Status.NONFINITE), finite)
     if isinstance(broke, bool):
         broke = xp.asarray(broke, device=xp.device_of(B))
     return xp.where(
@@ -299,7 +309,7 @@ def _trial(s: System, found: Rule) -> tuple[Work, int | None] | None:
     """The work of a factorisation, and how many products are tried before it (None: any number);
     None if none are."""
     A = s.A
-    if not is_automatic(s.method) or isinstance(A, Dense):  # whose matrix is there
+    if not is_automatic(s.method):
         return None
     if found.is_base and not A.properties & UNITARY:
         work = dense_work(A)

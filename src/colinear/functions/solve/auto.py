@@ -15,7 +15,7 @@ from ...info import Info, recording
 from ...methods import CG, GMRES, LSMR, LSQR, MINRES, Auto, BiCGSTAB, Method
 from ...methods.base import Iterative
 from ...methods.svrg import SVRG
-from ...operators import Diagonal, LinearOperator, MatrixFree, Scaled, Sparse, Sum
+from ...operators import Dense, Diagonal, LinearOperator, MatrixFree, Scaled, Sparse, Sum
 from ...operators.context import check_device
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, failed
@@ -79,7 +79,9 @@ def is_automatic(method: Any) -> bool:
 
 def iterates(A: LinearOperator, method: Any) -> bool:
     """Whether `Auto` iterates with A, rather than form and factor its matrix."""
-    return is_automatic(method) and prefers_iteration(A, dense_work(A))
+    if isinstance(A, Dense) or not is_automatic(method):  # whose matrix is there
+        return False
+    return prefers_iteration(A, dense_work(A))
 
 
 TRIAL = 24  # steps that cost less than to look at how a sparse matrix would fill in

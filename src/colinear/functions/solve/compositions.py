@@ -48,7 +48,6 @@ from ..common import (
     in_context,
     is_positive,
     is_square,
-    once_each,
     reciprocal,
     report_all,
     report_leaves,
@@ -63,14 +62,15 @@ from .sums import gram, scaled_factor
 
 def _parts(what: str, A: LinearOperator, method: Any) -> list[LinearOperator]:
     """The inverses of the operands. Where one fails, the status names it."""
-    method = with_tolerance_for_parts(method, A, len(A.operands))
-    places = {id(operand): i for i, operand in enumerate(A.operands, 1)}
-
-    def invert(operand: LinearOperator) -> LinearOperator:
-        label = f"In {what} {places[id(operand)]} of {len(A.operands)}"
-        return labelled(label, inv, operand, method)
-
-    return once_each(invert, A.operands)
+    operands = A.operands
+    method = with_tolerance_for_parts(method, A, len(operands))
+    found: list[LinearOperator] = []
+    for i, operand in enumerate(operands):
+        if i and operand is operands[i - 1]:  # as the factors of A ⊗ A
+            found.append(found[-1])
+        else:
+            found.append(labelled(f"In {what} {i + 1} of {len(operands)}", inv, operand, method))
+    return found
 
 
 @rule(inv, Scaled)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,7 +25,7 @@ import numpy as np
 from ...backends import Array
 from ...dispatch import Choice, check_part, perform
 from ...factors.runs import multiplies_by_iteration
-from ...info import Info, recording, report
+from ...info import Info, recording, report, state
 from ...operators import (
     Diagonal,
     Identity,
@@ -63,35 +62,23 @@ from .inverse import (
 # ------------------------------------------------------------------------------- the judgement
 
 
-class _Judgement(threading.local):
-    """The operators whose inverses are left to the residual of a solve; None where rules judge."""
-
-    def __init__(
-        self,
-    ) -> None:  # an attribute of the class would be shadowed while torch.compile traces
-        self.left_out: list[LinearOperator] | None = None
-
-
-_judgement = _Judgement()
-
-
 @contextlib.contextmanager
 def leave_to_residual() -> Iterator[list[LinearOperator]]:
     """Leave out judgements by vectors, and list the operators of which that is true: the caller
     looks at a residual."""
-    outer, _judgement.left_out = _judgement.left_out, []
+    outer, state.left_out = state.left_out, []
     try:
-        yield _judgement.left_out
+        yield state.left_out
     finally:
-        _judgement.left_out = outer
+        state.left_out = outer
 
 
 def is_left_to_residual(A: LinearOperator) -> bool:
     """Whether the caller looks at a residual, so that the inverse of A need not be judged; if so,
     that is noted."""
-    if _judgement.left_out is not None:
-        _judgement.left_out.append(A)
-    return _judgement.left_out is not None
+    if state.left_out is not None:
+        state.left_out.append(A)
+    return state.left_out is not None
 
 
 def judged(

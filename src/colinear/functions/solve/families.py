@@ -11,7 +11,7 @@ import numpy as np
 
 from ...backends import Array, get
 from ...dispatch import Cost, perform, rule
-from ...factors.dense import TriangularFactor
+from ...factors.dense import TriangularFactor, probe
 from ...factors.host import FixedFactor, gohberg_semencul
 from ...factors.inverse import Implicit, Inverse
 from ...factors.structured import BandedFactor, FourierFactor, TridiagonalFactor, lapack_band
@@ -75,7 +75,6 @@ from .inverse import (
     inverse,
     kept,
     no_inverse,
-    probe,
     probe_of,
 )
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ...backends import Array, adjoint
+from ...backends import Array, get
+from ...backends.numpy.linalg import are_below, lu_factor_and_solve, solves
 from ...dispatch import Choice, Cost, function, perform
-from ...factors.dense import CholeskyFactor, CholeskyOrLUFactor, LDLFactor, LUFactor, qr_factor
+from ...factors.dense import MAKE, LUFactor, cholesky_or_lu, mirrored, probe, probe_norm, reproduces
 from ...factors.inverse import Implicit, Inverse, differentiable
 from ...factors.runs import multiplies_by_iteration
-from ...info import Info, is_detailed, report
+from ...info import Info, is_detailed, report, state
 from ...methods import LDL, LU, QR, Auto, Cholesky, Method, fitting
 from ...operators import LinearOperator, ScaledIdentity
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
@@ -38,42 +37,23 @@ from .cost import dense_work, itemsize
 FEW = 4  # columns, which are looked at one by one
 
 
-def probe(xp: Any, n: int, dtype: Any, device: Any) -> Array:
-    """A column without symmetry or structure that a matrix might share."""
-    if xp.name == "numpy" and n <= 64:
-        return _small_probe(n, dtype)
-    p = xp.cos(xp.arange(n, dtype=xp.real_dtype(dtype), device=device))[:, None]
-    return p if p.dtype == dtype else xp.astype(p, dtype)
-
-
 def probe_of(A: LinearOperator) -> Array:
     """A probe to multiply A by."""
     return probe(A.xp, A.shape[-1], A.dtype, A._context.device)
 
 
-@functools.cache
-def _small_probe(n: int, dtype: Any) -> Array:
-    p = np.cos(np.arange(n))[:, None].astype(dtype)
-    p.flags.writeable = False
-    return p
-
-
 def squares(xp: Any, X: Array, axis: int = -2) -> Array:
     """The sums of squares |x|^2 along an axis."""
-    return xp.real(xp.vecdot(X, X, axis=axis))
+    return xp.vecdot(X, X, axis=axis).real
 
 
 def are_small(xp: Any, R: Array, B: Array, tol: float) -> bool:
     """Whether |r| <= tol |b| for each column, for sure: false too where squares might overflow
     or vanish, or there are NaN."""
-    r, b = squares(xp, R), squares(xp, B)
-    # Python's numbers are quicker than NumPy's arrays of few; they do not broadcast
-    if xp.name == "numpy" and r.size == b.size <= FEW:
-        return all(
-            x <= tol**2 * y and 1e-30 < tol**2 * y < 1e30
-            for x, y in zip(r.ravel().tolist(), b.ravel().tolist(), strict=True)
-        )
-    b = tol**2 * b
+    is_one = R.ndim == B.ndim == 2 and B.shape[-1] <= FEW
+    if is_one and not xp.hides_values and B.dtype is R.dtype:
+        return are_below(R, B, tol)
+    r, b = squares(xp, R), tol**2 * squares(xp, B)
     return bool(xp.all((r <= b) & (b > 1e-30) & (b < 1e30)))
 
 
@@ -96,29 +76,6 @@ def is_singular(xp: Any, A: Array) -> Array:
 
 
 # --------------------------------------------------------------------------------------------------
-
-
-def reproduces(xp: Any, A: Array, again: Callable[[Array], Array]) -> Array:
-    """Whether a factorisation that read the lower triangle alone is one of A.
-
-    The product by the factors, `again(p)`, is compared with A p for a probe p.
-    """
-    p = probe(xp, A.shape[-1], A.dtype, xp.device_of(A))
-    size = xp.max(xp.abs(A), axis=(-2, -1)) * A.shape[-1]
-    error = xp.max(xp.abs(xp.matmul(A, p) - again(p)), axis=(-2, -1))
-    return error <= math.sqrt(xp.eps(A.dtype)) * size
-
-
-def times_adjoint(xp: Any, L: Array) -> Callable[[Array], Array]:
-    """p -> L L^H p"""
-    return lambda p: xp.matmul(L, xp.matmul(adjoint(xp, L), p))
-
-
-def mirrored(xp: Any, A: Array) -> Callable[[Array], Array]:
-    """p -> H p for the Hermitian H whose lower triangle is that of A."""
-    strict = xp.tril(A, -1)
-    d = xp.astype(xp.real(xp.diagonal(A)), A.dtype)[..., None]
-    return lambda p: xp.matmul(strict, p) + d * p + xp.matmul(adjoint(xp, strict), p)
 
 
 # Dense factorisations for `inv`, `solve` and the determinants: which one, how its answer is
@@ -195,46 +152,6 @@ FACTORISATIONS = (Cholesky, LDL, LU, QR)
 _FLOPS = {"Cholesky": 1 / 3, "LDL": 1 / 3, "LU": 2 / 3, "QR": 4 / 3}
 
 
-def _cholesky(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
-    L, ok = xp.cholesky(A)
-    return CholeskyFactor._of(L), xp.logical_not(ok)
-
-
-def is_of(xp: Any, name: str, factor: Any, A: Array) -> Array | None:
-    """Whether factors found from the lower triangle are those of A; None if all of A was read."""
-    if name == "Cholesky":
-        return reproduces(xp, A, times_adjoint(xp, factor.L))
-    if name == "LDL":  # it is stable, so that the matrix that it factored is the one that it read
-        return reproduces(xp, A, mirrored(xp, A))
-    return None
-
-
-def cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
-    """Cholesky, with LU in its place inside a traced program where it fails or does not give A."""
-    L, ok = xp.cholesky(A)
-    ok = xp.logical_and(ok, reproduces(xp, A, times_adjoint(xp, L)))
-    unmoved = xp.asarray(np.arange(A.shape[-1], dtype=np.int32), device=xp.device_of(A))
-    if xp.name == "jax":  # one of the two is run
-        kept = lambda L, A: (L, xp.broadcast_to(unmoved, A.shape[:-1]))
-        positive = xp.all(ok)
-        return CholeskyOrLUFactor._of(
-            *xp.cond(positive, kept, lambda L, A: xp.lu_factor(A), L, A), positive
-        ), None
-    # Both are run, and Cholesky's factors written as LU's, `L D^-1/2` and `D^1/2 L^H`.
-    d = xp.diagonal(L)
-    LU = xp.tril(L / d[..., None, :], -1) + xp.triu(d[..., :, None] * adjoint(xp, L))
-    other, swaps = xp.lu_factor(A)
-    return LUFactor._of(
-        xp.where(ok[..., None, None], LU, other), xp.where(ok[..., None], unmoved, swaps)
-    ), None
-
-
-MAKE: dict[str, Callable[[Any, Array], tuple[LinearOperator, Array | None]]] = {
-    "Cholesky": _cholesky,
-    "LDL": lambda xp, A: (LDLFactor._of(xp.ldl_factor(A)), None),
-    "LU": lambda xp, A: (LUFactor._of(*xp.lu_factor(A)), None),
-    "QR": qr_factor,
-}
 ONE_TRIANGLE = {
     name: f"{name} reads the lower triangle alone, and A is not self-adjoint"
     for name in ("Cholesky", "LDL")
@@ -282,15 +199,46 @@ def _judge(
 
 def _is_plainly_right(xp: Any, A: Array, B: Array, X: Array, tol: float) -> bool:
     """A sufficient test of what `_judge` looks at, cheap, and passed by most answers."""
-    n, eps = A.shape[-1], xp.eps(A.dtype)
-    if not are_small(xp, B - xp.matmul(A, X), B, min(tol, math.sqrt(eps))):
+    eps = xp.eps(A.dtype)
+    # the last column is the probe, whose solution grows as A^-1 does: see `_judge`
+    limit, ratio = MARGIN * A.shape[-1] * eps, min(tol, math.sqrt(eps))
+    is_one = A.ndim == X.ndim == 2 and X.shape[-1] <= FEW
+    if is_one and not xp.hides_values and A.dtype is B.dtype is X.dtype:
+        return solves(A, X, B, ratio, limit)
+    A = xp.stop_gradient(A)
+    if not are_small(xp, B - xp.matmul(A, X), B, ratio):
         return False
-    if xp.name == "numpy" and A.ndim == X.ndim == 2:
-        size, x, p = (np.vdot(Y, Y).real for Y in (A, X[:, -1], B[:, -1]))
-        return bool((MARGIN * n * eps) ** 2 * size * x < p) and bool(size > 1e-30)
     size = xp.sum(squares(xp, A, axis=-1), axis=-1)  # |A|_F^2
-    growth = (MARGIN * n * eps) ** 2 * size * squares(xp, X[..., -1], axis=-1)
+    growth = limit**2 * size * squares(xp, X[..., -1], axis=-1)
     return bool(xp.all((growth < squares(xp, B[..., -1], axis=-1)) & (size > 1e-30)))
+
+
+# JAX runs programs of fewer than 1000 flops at once, others in a thread of their own (10 us). So a
+# program looks at the residual of the probe only where no other is looked at.
+
+
+def _traced_status(
+    xp: Any, A: Array, B: Array, X: Array, tol: float, name: str, broken: Any
+) -> Array:
+    """The status of X in a program that solves A X = B, whose last column is the probe; one for
+    each matrix."""
+    A, B, X = map(xp.stop_gradient, (A, B, X))
+    eps, n, count = xp.eps(A.dtype), A.shape[-1], B.shape[-1] - 1
+    largest, x = xp.max(xp.abs(A), axis=(-2, -1)), column_norms(xp, X[..., -1:])
+    finite, B, X = xp.isfinite(largest), B[..., : count or 1], X[..., : count or 1]
+    status: Any = int(Status.SUCCESS)
+    if count:
+        r, b = column_norms(xp, B - xp.matmul(A, X)), column_norms(xp, B)
+        is_right = xp.all(r <= tol * xp.where(b == 0, 1, b), axis=-1)
+        status = outcome(xp, is_right, Status.INACCURATE)
+        finite = xp.logical_and(finite, xp.all(xp.isfinite(b), axis=-1))
+    elif state.left_out is None:
+        r, scale = column_norms(xp, B - xp.matmul(A, X)), probe_norm(n) + n * largest * x[..., 0]
+        status = outcome(xp, r[..., 0] <= math.sqrt(eps) * scale, Status.INACCURATE)
+    growth = MARGIN * n * eps / probe_norm(n) * largest * x[..., 0]  # see `_judge`
+    status = xp.where(growth < 1, status, int(Status.SINGULAR))
+    status = status if broken is None else xp.where(broken, int(_BROKEN[name]), status)
+    return xp.where(finite, status, int(Status.NONFINITE))
 
 
 def worst(xp: Any, status: Array) -> Status | None:
@@ -315,34 +263,89 @@ def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[st
         X = matrix[..., :0] if B is None else factor @ B
         report(Info(method="LU"))
         return Solution(factor, X, xp.zeros((), dtype=None), xp.zeros(X.shape[-1:]), True)
-    tol = chosen.tolerance(xp, A.dtype if B is None else xp.result_type(A.dtype, B.dtype))
-    is_traced = xp.is_traced(matrix) or (B is not None and xp.is_traced(B))
-    with ignore_float_errors(xp):
-        best, info = _first_right(
-            xp, matrix, _with_probe(xp, B, matrix), tol, names, is_traced, isinstance(chosen, Auto)
-        )
+    dtype = A.dtype
+    if B is not None and B.dtype is not dtype:
+        dtype = xp.result_type(dtype, B.dtype)
+    tol, own, is_traced = chosen.tolerance(xp, dtype), xp, False
+    if xp.hides_values:
+        given: Sequence[Array] = (matrix,) if B is None else (matrix, B)
+        is_traced = any(map(xp.is_traced, given))
+        if B is not None or "LDL" not in names:  # whose factors each framework keeps in its own way
+            xp, given = _nearest(xp, given)
+        matrix, B = given if B is not None else (*given, None)
+    best, info, first, sides = None, None, None, _with_probe(xp, B, matrix)
+    if not is_traced and names[0] != "QR" and not is_detailed():
+        if sides.ndim == matrix.ndim == 2:  # LAPACK does not warn of infinities
+            first = _factored(xp, names[0], matrix, sides)
+            is_right = _is_plainly_right(xp, matrix, sides, first[2], tol)
+        else:
+            with ignore_float_errors(xp):
+                first = _factored(xp, names[0], matrix, sides)
+                is_right = _is_plainly_right(xp, matrix, sides, first[2], tol)
+        if is_right:
+            best = Solution(first[0], first[2][..., :-1], None, None, True)
+    if best is None:
+        with ignore_float_errors(xp):
+            is_free = isinstance(chosen, Auto)
+            best, info = _first_right(xp, matrix, sides, tol, names, is_traced, is_free, first)
+    if own is not xp:
+        put = functools.partial(own.asarray, device=A._context.device)
+        factor = best.factor if B is not None else best.factor._map(put)
+        best = best._replace(factor=factor, X=put(best.X))
+        info = info and info.replace(residual=put(info.residual))
     if info is not None:
         report(info if B is not None else info.replace(residual=None))
     return best
 
 
+SMALL_ON_HOST = 4096  # entries of a matrix that NumPy factors before a framework has begun
+
+
+def _nearest(xp: Any, arrays: Sequence[Array]) -> tuple[Any, Sequence[Array]]:
+    """Small arrays as NumPy's, with NumPy, where that costs nothing and no derivatives are
+    recorded; else as they are."""
+    if math.prod(arrays[0].shape) > SMALL_ON_HOST or xp.is_differentiated(*arrays):
+        return xp, arrays
+    views = [xp.peek(x) for x in arrays]
+    return (xp, arrays) if any(x is None for x in views) else (get("numpy"), views)
+
+
+def _factored(xp: Any, name: str, A: Array, B: Array, make: Any = None) -> tuple[Any, Any, Array]:
+    """The factor of A, where it broke down, and the solution for B."""
+    if name == "LU" and not xp.hides_values and A.ndim == B.ndim == 2 and A.dtype is B.dtype:
+        LU, pivots, X = lu_factor_and_solve(A, B)
+        return LUFactor._of(LU, pivots), None, X
+    make = make or MAKE[name]
+    is_plain = name == "QR" or not xp.hides_values
+    factor, broken = make(xp, A) if is_plain else differentiable(xp, make, A)
+    return factor, broken, factor._matmat(B)
+
+
 def _first_right(
-    xp: Any, A: Array, B: Array, tol: float, names: list[str], is_traced: bool, is_free: bool
+    xp: Any,
+    A: Array,
+    B: Array,
+    tol: float,
+    names: list[str],
+    is_traced: bool,
+    is_free: bool,
+    first: Any,
 ) -> tuple[Solution, Info | None]:
     """The solution by the first of these factorisations that is right, else by the best, and what
-    is to be reported; under tracing that of the first."""
+    is to be reported; under tracing that of the first. `first`: what the first of them gave, if it
+    was tried."""
     held = xp.stop_gradient(A)  # to judge with
     judge = functools.partial(_judge, xp, held, B, tol)
     failures: list[str] = []
     best, best_status, best_name = None, Status.NONFINITE, names[0]
     while names:
-        name, *names = names
-        make = cholesky_or_lu if is_traced and is_free and name == "Cholesky" else MAKE[name]
-        factor, broken = make(xp, A) if name == "QR" else differentiable(xp, make, A)
-        X = factor._matmat(B)
-        is_first = not (failures or is_traced or is_detailed()) and name != "QR"
-        if is_first and _is_plainly_right(xp, held, B, X, tol):
-            return Solution(factor, X[..., :-1], None, None, True), None
+        name, names = names[0], names[1:]
+        make = cholesky_or_lu if is_traced and is_free and name == "Cholesky" else None
+        factor, broken, X = first or _factored(xp, name, A, B, make)
+        first = None
+        if is_traced and xp.is_functional and not is_detailed():
+            info = Info(_traced_status(xp, held, B, X, tol, name, broken), method=name)
+            return Solution(factor, X[..., :-1], None, None, False), info
         found = judge(name, factor, broken, X)
         status = worst(xp, found.status)
         if status is None:

@@ -258,7 +258,7 @@ def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
     """x_i = b_i / d_i: each entry is right to rounding, so there is no residual to look at"""
     if is_detailed() and not isinstance(b, LinearOperator):
         return solve_by_inverse(A, b, method)  # someone wants to see it all the same
-    b = checked(A, b)
+    b = right_side("solve", A, b)
     if not isinstance(A, Diagonal) or isinstance(b, LinearOperator):
         return inv(A, method) @ b
     return reciprocal(A.d) * b if b.ndim == 1 else reciprocal(A.d)[..., None] * b
