@@ -43,7 +43,7 @@ from .methods import *
 from .operators import *
 from .preconditioners import *
 from .properties import PD, PSD, SelfAdjoint, Stiefel, Symmetric, Unitary
-from .status import Status
+from .status import Status, deferred
 from .verify import verify
 
 __version__ = "0.1.0"
@@ -94,7 +94,7 @@ __all__ = [
     # dispatch
     "function", "rule", "check_rules", "explain", "Plan", "Choice", "Cost", "Function",
     # results and errors
-    "Info", "Status", "ColinearError", "ShapeError", "DtypeError", "BackendError",
+    "Info", "Status", "deferred", "ColinearError", "ShapeError", "DtypeError", "BackendError",
     "DeviceError", "AnnotationError", "AmbiguityError", "ConvergenceError", "MethodError",
     "TooLargeError", "ColinearWarning", "ConvergenceWarning", "ApproximationWarning",
     "DerivativeWarning", "FallbackWarning", "testing",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from . import backends
-from .status import Status, combine, deliver, failed, is_unseen, number_text
+from .status import Status, combine, deliver, failed, may_read, number_text, read_status, state
 
 # Trees drawn as text, one line per node.
 
@@ -129,10 +128,9 @@ class Info:
         status = self._status
         if type(status) is Status:
             return status
-        if isinstance(status, int) or (
-            getattr(status, "shape", None) == () and not is_unseen(status)
-        ):
-            return Status(int(status))
+        if isinstance(status, int) or (getattr(status, "shape", None) == () and may_read(status)):
+            status = Status(int(status))
+            object.__setattr__(self, "_status", status)
         return status
 
     @property
@@ -213,7 +211,7 @@ def _line(info: Info) -> str:
     name = ": ".join(part for part in (info.function, info.rule) if part) or "Info"
     if info.method:
         name += f" by {info.method}"
-    status = combine([info._status])
+    status = read_status(info)
     parts = [f"{name}  {status.name if isinstance(status, Status) else 'traced'}"]
     for field in ("residual", "error", "iterations", "matvecs"):
         if (value := getattr(info, field)) is not None:
@@ -243,22 +241,6 @@ class Scope:
 
     def __init__(self, reports: list[Info], is_detailed: bool = False, planner: Any = None):
         self.reports, self.is_detailed, self.planner = reports, is_detailed, planner
-
-
-class _State(threading.local):
-    """What this thread is doing; a thread-local, because Dynamo traces no context variables.
-
-    `current` is the innermost Scope, None outside all calls. `split` is the type of the named
-    method whose operator a rule is splitting, so that parts must be known to have what the method
-    needs; None where none is.
-    """
-
-    def __init__(self) -> None:
-        self.current: Scope | None = None
-        self.split: Any = None
-
-
-state = _State()
 
 
 def planning() -> bool:

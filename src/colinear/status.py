@@ -3,18 +3,22 @@ that a failing one becomes."""
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import sys
+import threading
 import warnings
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from . import backends
 from .errors import ConvergenceError, ConvergenceWarning
 
 if TYPE_CHECKING:
-    from .info import Info
+    from .info import Info, Scope
 
 
 # How a computation ended: statuses with their meaning and remedy, and the worst of several.
@@ -86,15 +90,133 @@ FIRST_FAILURE = Status.STAGNATION
 FAILURES = tuple(Status)[FIRST_FAILURE:]
 
 
+# Who may look at a value.
+#
+# A look at an array on a device waits for all that the device has still to do. So a call looks once,
+# at its end, at all statuses together, and goes until then the way that it goes under tracing; quick
+# tests of an answer, which most answers pass, are taken to be passed and are asked then too
+# (`take_for_granted`). If one of them fails, the call is run again as on the host (`is_careful`):
+# with its looks at values, its refinements and other methods.
+
+
+class _State(threading.local):
+    """What this thread is doing; a thread-local, because Dynamo traces no context variables.
+
+    Attributes
+    ----------
+    current : Scope or None
+        The innermost call of a function, None outside all calls.
+    split : type or None
+        Of the named method whose operator a rule is splitting, so that parts must be known to have
+        what the method needs.
+    is_choosing : bool
+        Whether the rule of a call is looked for, which is not yet under way.
+    is_careful : bool
+        Whether a call is run again, with looks at values on a device.
+    unasked : list
+        The tests that the call under way has taken to be passed: arrays, and what must hold of
+        their values.
+    waiting : list or None
+        What the calls in a block `deferred` have still to tell.
+    """
+
+    def __init__(self) -> None:
+        self.current: Scope | None = None
+        self.split: Any = None
+        self.is_choosing = self.is_careful = False
+        self.unasked: list[tuple[tuple[Any, ...], Callable[..., Any]]] = []
+        self.waiting: list[_Told] | None = None
+
+
+state = _State()
+
+
 def is_unseen(x: Any) -> bool:
-    """Whether x is an array whose values cannot be seen: under tracing."""
+    """Whether the values of x are not to be looked at: x is traced, or on a device while a call is
+    under way, whose status is read at its end."""
     xp = backends.namespace_of(x)
-    return xp is not None and bool(xp.is_traced(x))
+    return xp is not None and (bool(xp.is_traced(x)) or _is_left_alone(xp, x))
+
+
+def _is_left_alone(xp: Any, x: Any) -> bool:
+    return (
+        bool(xp.is_on_device(x))
+        and not state.is_careful
+        and (state.current is not None or state.is_choosing or state.waiting is not None)
+    )
+
+
+def may_read(x: Any) -> bool:
+    """Whether an array that a call returned may be read: it is not traced, and no call that is
+    under way would wait for it."""
+    xp = backends.namespace_of(x)
+    return xp is None or not (
+        xp.is_traced(x) or (state.current is not None and _is_left_alone(xp, x))
+    )
+
+
+def take_for_granted(test: Callable[..., Any], *arrays: Any) -> bool:
+    """Whether a test of the values of arrays on a device is taken to be passed: it is asked at the
+    end of the call, which is run again with all looks if it is not.
+
+    In a block `deferred`, where nothing is run again, it is not, nor where the call is careful.
+    `test` takes the values as NumPy arrays.
+    """
+    if state.is_careful or state.waiting is not None or state.current is None:
+        return False
+    if state.current.planner is None:
+        state.unasked.append((arrays, test))
+    return True
+
+
+def overlook(statuses: Iterable[Any]) -> None:
+    """Take for granted that no status is a failure that its reader does not pass on."""
+    for status in statuses:
+        if not isinstance(status, int) and state.current is not None and is_unseen(status):
+            xp: Any = backends.namespace_of(status)
+            if not xp.is_traced(status):
+                take_for_granted(_are_fine, status)
+
+
+def _are_fine(statuses: Any) -> bool:
+    return not statuses.size or statuses.max() < int(FIRST_FAILURE)
+
+
+def settle(reports: list[Info]) -> bool:
+    """Read at once the statuses of a call and the tests that it has taken to be passed; false if
+    one of them failed that was not known: then the call is to be run again, carefully."""
+    unasked, state.unasked = state.unasked, []
+    unread = []
+    for info in reports:
+        status = info._status
+        if not isinstance(status, int) and not (xp := _namespace(status)).is_traced(status):
+            seen = xp.peek(status)
+            if seen is None:
+                unread.append((info, status))
+            else:
+                object.__setattr__(info, "_status", Status(int(np.max(seen, initial=0))))
+    if not unread and not unasked:
+        return True
+    arrays = [status for _, status in unread] + [x for each, _ in unasked for x in each]
+    values = iter(_namespace(arrays[0]).fetch(arrays))
+    is_fine = True
+    for (info, _), value in zip(unread, values):
+        status = Status(int(value.max(initial=0)))
+        object.__setattr__(info, "_status", status)
+        is_fine = is_fine and not status.is_failure
+        if status is Status.SUCCESS and not (info.method or info.children or len(reports) == 1):
+            reports.remove(info)  # on the host it would not have been made
+    return is_fine and all(test(*(next(values) for _ in each)) for each, test in unasked)
+
+
+def _namespace(x: Any) -> Any:
+    """The backend of a status that is no integer."""
+    return backends.namespace_of(x) or backends.get("numpy")
 
 
 def _largest(x: Any) -> Any:
-    """The largest of a status, array or number: a `Status` if its value can be seen, else an
-    array."""
+    """The largest of a status, array or number: a `Status` if its value can be seen at no cost,
+    else an array."""
     if isinstance(x, int):
         return Status(x)
     xp = backends.namespace_of(x)
@@ -103,35 +225,43 @@ def _largest(x: Any) -> Any:
     if 0 in x.shape:  # of an empty batch nothing can fail
         return Status.SUCCESS
     worst = xp.max(x) if x.shape else x
-    return worst if xp.is_traced(worst) else Status(int(worst))
+    seen = xp.peek(worst)
+    return worst if seen is None else Status(int(seen))
 
 
 def combine(statuses: Iterable[Any]) -> Any:
-    """The worst of several statuses: a `Status`, or an integer array where a value cannot be seen
-    (under tracing).
+    """The worst of several statuses: a `Status`, or an integer array where a value is not to be
+    seen (under tracing; on a device, before the end of a call).
 
     Examples
     --------
     >>> combine([Status.SUCCESS, Status.SINGULAR, Status.MAX_ITERATIONS]).name
     'SINGULAR'
     """
-    worst: Any = Status.SUCCESS
+    known, worst = Status.SUCCESS, None
     for status in map(_largest, statuses):
-        if isinstance(worst, Status) and isinstance(status, Status):
-            worst = max(worst, status)
+        if isinstance(status, Status):
+            known = max(known, status)
         else:
-            worst = _larger(worst, status)
-    return worst
+            worst = status if worst is None else _larger(worst, status)
+    if worst is None:
+        return known
+    if known is not Status.SUCCESS:
+        worst = _larger(worst, known)
+    return worst if is_unseen(worst) else Status(int(worst))
 
 
 def _larger(a: Any, b: Any) -> Any:
-    """The larger of two statuses of which at least one is an array."""
-    if isinstance(a, Status):
-        a, b = b, a
+    """The larger of two statuses of which the first is an array."""
     xp: Any = backends.namespace_of(a)
-    if isinstance(b, Status):
-        b = xp.full((), int(b), dtype=a.dtype, device=xp.device_of(a))
-    return xp.maximum(a, b)
+    return xp.where(a >= int(b), a, int(b)) if isinstance(b, Status) else xp.maximum(a, b)
+
+
+def read_status(info: Info) -> Any:
+    """The worst of a computation that has ended: a `Status`, for which a device is waited for, or
+    an array that is traced."""
+    worst = _largest(info._status)
+    return Status(int(worst)) if not isinstance(worst, Status) and may_read(worst) else worst
 
 
 def first_failure(xp: Any, *conditions: tuple[Any, Status]) -> Any:
@@ -156,7 +286,7 @@ def failed(status: Any) -> Any:
 def number_text(x: Any) -> str:
     """A number or an array as a short text; of an array the largest, since that is the one to
     worry about."""
-    if is_unseen(x):
+    if not may_read(x):
         return "traced"
     xp = backends.namespace_of(x)
     if xp is not None:
@@ -181,18 +311,26 @@ ON_FAILURE = ("warn", "raise", "ignore")
 
 def deliver(info: Info, on_failure: str, result: Any = None) -> Any:
     """Warn of a failure, or raise it, as the user wishes, and return the result. What cannot be
-    seen yet (tracing) can only be warned of, later, by a program that computes the result."""
+    seen yet can only be warned of later: under tracing by a program that computes the result,
+    inside another call by that one, in a block `deferred` at its end."""
     if on_failure == "ignore":
         return result
     worst = combine([info._status])
     if not isinstance(worst, Status):
-        xp = backends.namespace_of(worst)
-        assert xp is not None
-        start, message = _who(info), _sentence(info)
-        texts = [f"{start}: {s.name}: {s.meaning}.{message} {s.remedy}" for s in FAILURES]
-        which = xp.where(failed(worst), worst - (int(FIRST_FAILURE) - 1), 0)
-        return xp.warn_later(which, *texts, category=ConvergenceWarning, result=result)
-    if worst.is_failure:
+        xp: Any = backends.namespace_of(worst)
+        if xp.is_traced(worst):
+            start, message = _who(info), _sentence(info)
+            texts = [f"{start}: {s.name}: {s.meaning}.{message} {s.remedy}" for s in FAILURES]
+            which = xp.where(failed(worst), worst - (int(FIRST_FAILURE) - 1), 0)
+            return xp.warn_later(which, *texts, category=ConvergenceWarning, result=result)
+        if state.current is not None:
+            state.current.reports.append(info)
+        else:
+            tell_later(info, on_failure)
+    elif worst.is_failure:
+        if state.waiting is not None and state.current is None:
+            tell_later(info, on_failure)
+            return result
         message = _explanation(info, worst)
         if on_failure == "raise":
             raise ConvergenceError(message, info)
@@ -208,7 +346,7 @@ def _who(info: Info) -> str:
 
 def _culprit(info: Info, worst: Status) -> Info:
     """The part that failed, if it was a part."""
-    failing = (child for child in info.children if combine([child._status]) is worst)
+    failing = (child for child in info.children if read_status(child) is worst)
     deeper = next(failing, None)
     return info if deeper is None else _culprit(deeper, worst)
 
@@ -223,7 +361,7 @@ def _explanation(info: Info, worst: Status) -> str:
     facts = [
         f"{name} {number_text(value)}"
         for name in ("residual", "iterations")
-        if (value := getattr(culprit, name)) is not None and not is_unseen(value)
+        if (value := getattr(culprit, name)) is not None and may_read(value)
     ]
     details = f" ({', '.join(facts)})" if facts else ""
     return (
@@ -243,3 +381,133 @@ def users_level() -> int:
     ):
         level, frame = level + 1, frame.f_back
     return level
+
+
+# Calls whose failures are told at the end of a block.
+
+
+class _Told(NamedTuple):
+    """A call in a block `deferred`: what is known of it, and the user's line."""
+
+    info: Info
+    on_failure: str
+    file: str
+    line: int
+    variables: dict[str, Any]  # of the user's module, in which Python remembers what it warned of
+
+
+def tell_later(info: Info, on_failure: str) -> None:
+    """Complete this at the end of the block `deferred`, and tell of it if it is a failure."""
+    assert state.waiting is not None
+    frame = sys._getframe(users_level() - 1)
+    state.waiting.append(
+        _Told(info, on_failure, frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+    )
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """A block in which no call reads its status: all are read at its end, at once.
+
+    To read a status on a device waits for the device, which has then nothing to do until the next
+    call. In the block calls return without waiting. At its end their failures are told as they are
+    elsewhere: by warnings that point at the lines of the calls, and, if one of them was called with
+    `on_failure="raise"`, by a `ConvergenceError`: of the first such call, with the others as notes.
+
+    Yields
+    ------
+    None
+
+    Notes
+    -----
+    On a device an answer in the block is that of the first choice of method: if it fails, the
+    status says so, but there is no second attempt, because nothing waits for the failure. So an
+    answer in the block can be a failure that outside is mended. On the host calls do the same as
+    elsewhere, and tell it later.
+
+    An `info` can be looked at inside the block, which waits for that one call. A block inside
+    another hands its failures to that one. Every thread has its own blocks. If an exception leaves
+    the block, failures are warned of, or noted in the exception where warnings are errors.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.Diagonal(np.array([1.0, 2.0]))
+    >>> with co.deferred():
+    ...     x = [co.solve(A, np.array([i, 2.0 * i])) for i in range(1, 4)]
+    >>> x[2]
+    array([3., 3.])
+    """
+    if state.waiting is not None:
+        yield
+        return
+    state.waiting = waiting = []
+    try:
+        yield
+    except BaseException as error:
+        state.waiting = None
+        # the statuses may be lost with the device
+        with contextlib.suppress(Exception):
+            for message in _tell_all(waiting, is_left_by_error=True):
+                error.add_note(message)
+        raise
+    finally:
+        state.waiting = None
+    _tell_all(waiting)
+
+
+def _tell_all(waiting: list[_Told], is_left_by_error: bool = False) -> list[str]:
+    """Read the statuses of all calls at once, and warn of the failures; raise the first that is to
+    be raised. Where the block was left by an error nothing is raised, and the messages that were
+    to be are returned."""
+    if not waiting:
+        return []
+    _read_statuses([told.info for told in waiting])
+    unsaid: list[str] = []
+    first: ConvergenceError | None = None
+    for told in waiting:
+        worst = read_status(told.info)
+        if told.on_failure == "ignore" or not worst.is_failure:
+            continue
+        message = _explanation(told.info, worst)
+        if told.on_failure == "raise":
+            if is_left_by_error:
+                unsaid.append(message)
+            elif first is None:
+                first = ConvergenceError(message, told.info)
+            else:
+                first.add_note(message)
+            continue
+        try:
+            warnings.warn_explicit(
+                message,
+                ConvergenceWarning,
+                told.file,
+                told.line,
+                module=told.variables.get("__name__"),
+                registry=told.variables.setdefault("__warningregistry__", {}),
+            )
+        except ConvergenceWarning:
+            if not is_left_by_error:
+                raise
+            unsaid.append(message)
+    if first is not None:
+        raise first
+    return unsaid
+
+
+def _read_statuses(infos: list[Info]) -> None:
+    """Complete the statuses of these computations and of their parts, by one copy from each
+    device."""
+    unread: dict[Any, list[tuple[Info, Any]]] = {}
+    while infos:
+        for info in infos:
+            worst = _largest(info._status)
+            if not isinstance(worst, Status):
+                xp: Any = backends.namespace_of(worst)
+                if not xp.is_traced(worst):
+                    unread.setdefault((xp, str(xp.device_of(worst))), []).append((info, worst))
+        infos = [child for info in infos for child in info.children]
+    for (xp, _), group in unread.items():
+        for (info, _), value in zip(group, xp.fetch([worst for _, worst in group])):
+            object.__setattr__(info, "_status", Status(int(value)))

@@ -19,6 +19,7 @@ from operator import and_, or_
 from typing import Any, NamedTuple
 
 from ..errors import AmbiguityError
+from ..status import state
 from .patterns import Pattern, assign
 from .signatures import Signature
 from .subsumption import meet, overlaps, subsumes
@@ -324,6 +325,14 @@ class Resolution(NamedTuple):
 
 def decide(A: Any, found: Resolution, arguments: tuple[Any, ...] = ()) -> Rule:
     """The first rule whose guard holds; among equals, the cheapest."""
+    was_choosing, state.is_choosing = state.is_choosing, True
+    try:
+        return _decide(A, found, arguments)
+    finally:
+        state.is_choosing = was_choosing
+
+
+def _decide(A: Any, found: Resolution, arguments: tuple[Any, ...]) -> Rule:
     i = 0
     while not found.order[i].holds(A, arguments):  # the base case, the last, always does
         i += 1

@@ -33,7 +33,7 @@ from ..operators.batch import broadcast_batch
 from ..operators.context import broadcast_batches, given_context
 from ..operators.tree import index_or_array, inside_out
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
-from ..status import Status, failed, first_failure
+from ..status import Status, failed, first_failure, is_unseen, take_for_granted
 
 # Arrays as the functions see them: as matrices, in which precision, and whether their values can
 # be looked at.
@@ -146,9 +146,16 @@ def values_are_seen(A: LinearOperator) -> bool:
 
 
 def host_value(xp: Any, x: Array) -> Any:
-    """The values on the host, None under tracing."""
+    """The values on the host, None under tracing. A device is waited for: see `seen_value`."""
     values = xp.peek(x)
     return values if values is not None or xp.is_traced(x) else xp.to_numpy(x)
+
+
+def seen_value(xp: Any, x: Array) -> Any:
+    """The values on the host; None where they are not to be looked at (`is_unseen`): under tracing,
+    and on a device."""
+    values = xp.peek(x)
+    return values if values is not None or is_unseen(x) else xp.to_numpy(x)
 
 
 def ignore_float_errors(xp: Any) -> Any:
@@ -214,10 +221,22 @@ def reciprocal(x: Any) -> Any:
         inverse = xp.asarray(1 / x)  # NumPy makes a number of a 0-dimensional array
         # One product finds all that is wrong: 0 * inf, inf * 0 and NaN are NaN, and a denormal's
         # reciprocal is infinite.
-        fine = xp.all(xp.isfinite(x * inverse))
-    if xp.is_traced(fine) or not bool(fine):
-        report_values(xp, x)
+        if is_unseen(inverse):
+            if not product_is_finite_later(xp, x, inverse):
+                report_values(xp, x)
+        elif not bool(xp.all(xp.isfinite(x * inverse))):
+            report_values(xp, x)
     return inverse
+
+
+def product_is_finite_later(xp: Any, x: Array, y: Array) -> bool:
+    """Whether the products of the entries of two arrays on a device are taken to be finite; not
+    under tracing."""
+    if xp.is_traced(x) or xp.is_traced(y):
+        return False
+    x, y = xp.stop_gradient(x), xp.stop_gradient(y)
+    product = xp.matmul(x, y) if x.ndim == y.ndim == 1 else xp.sum(x * y)
+    return take_for_granted(np.isfinite, product)
 
 
 def _are_plain(x: Any) -> bool:
@@ -269,7 +288,7 @@ def report_values(xp: Any, x: Array) -> None:
 
 def report_status(xp: Any, status: Array, **details: Any) -> None:
     """Report a status if it is bad, or if it cannot be seen yet."""
-    values = host_value(xp, status)
+    values = seen_value(xp, status)
     if values is None:
         report(Info(status, **details))
     elif values.size and values.max() > 0:

@@ -174,6 +174,11 @@ def dot_real(x: Any, y: Any) -> Any:
     return found.item() if x.is_cpu else found
 
 
+def rough_norm(x: Any, axis: Any) -> torch.Tensor:
+    """|x| along axes, by squares which may vanish or overflow."""
+    return torch.linalg.vector_norm(x, dim=axis)
+
+
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
     """|x|. Where its square would vanish or overflow it is taken of x divided by its largest entry."""
     size = torch.linalg.vector_norm(x, dim=axis, keepdim=keepdims)

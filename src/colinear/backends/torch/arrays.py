@@ -231,13 +231,32 @@ def _is_fake(x: torch.Tensor) -> builtins.bool:
     return isinstance(x, FakeTensor | FunctionalTensor)
 
 
+HOSTS = frozenset({"cpu"})  # the devices of which a look at values waits for nothing
+
+
+def is_on_device(x: Any) -> builtins.bool:
+    """Whether x is on a device, for which a look at its values must wait."""
+    return x.device.type not in HOSTS
+
+
+def fetch(arrays: Any) -> list[np.ndarray]:
+    """The values of several tensors on the host, copied at once from one device."""
+    inside = [_values(x) for x in arrays]
+    with torch._C._DisableFuncTorch():
+        if len(inside) == 1:
+            return [to_numpy(inside[0])]
+        joined = to_numpy(torch.cat([x.detach().reshape(-1) for x in inside]))
+    ends = np.cumsum([x.numel() for x in inside])
+    return [part.reshape(tuple(x.shape)) for part, x in zip(np.split(joined, ends[:-1]), inside)]
+
+
 def peek(x: Any) -> Any:
     """The value as a NumPy array if it can be seen now without cost (not traced, not on a GPU),
     else None."""
     if not isinstance(x, torch.Tensor):
         return x
     x = _values(x)
-    return None if x is None or x.device.type != "cpu" or x.layout != torch.strided else to_numpy(x)
+    return None if x is None or is_on_device(x) or x.layout != torch.strided else to_numpy(x)
 
 
 def is_traced(x: Any) -> builtins.bool:

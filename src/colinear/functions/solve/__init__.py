@@ -19,7 +19,7 @@ from ...operators import Dense, LinearOperator, Scaled, Sparse
 from ...operators.context import broadcast_batches
 from ...operators.neutral import placed_beside
 from ...properties import UNITARY
-from ...status import Status, combine, failed
+from ...status import Status, combine, failed, is_unseen
 from ..common import (
     have_failed,
     host_value,
@@ -28,6 +28,7 @@ from ..common import (
     ones_beside,
     outcome,
     report_all,
+    seen_value,
     square_size,
     to_computing_dtype,
     to_result_dtype,
@@ -130,8 +131,9 @@ class System(NamedTuple):
         return self.B - self.A @ X
 
     def status(self, residual: Array) -> Any:
-        """SUCCESS, INACCURATE or NONFINITE by the relative residual; an array under tracing."""
-        xp, values = self.xp, host_value(self.xp, residual)
+        """SUCCESS, INACCURATE or NONFINITE by the relative residual; an array where that is not to
+        be seen."""
+        xp, values = self.xp, seen_value(self.xp, residual)
         if values is None:
             status = outcome(xp, residual <= self.tol, Status.INACCURATE)
             return xp.max(xp.where(xp.isfinite(residual), status, int(Status.NONFINITE)))
@@ -212,9 +214,9 @@ def apply_inverse(
     xp, B, tol = s.xp, s.B, s.tol
     count, is_bad = len(reported()), have_failed(reports)
     X = inverse @ B
-    is_seen = not xp.is_traced(X) and 0 not in X.shape and not is_bad
-    is_plain = is_seen and not is_detailed()
-    bound = inverse._residual_bound(X, B) if is_seen else None
+    is_sound = not xp.is_traced(X) and 0 not in X.shape and not is_bad
+    is_plain = is_sound and not is_detailed()
+    bound = inverse._residual_bound(X, B) if is_sound and not is_unseen(X) else None
     if is_plain and bound is not None and bound <= tol:
         return s.answer(X)
     R = s.residual(X)
@@ -279,11 +281,11 @@ def _improved(
     """
     xp, B, tol = s.xp, s.B, s.tol
     residual = relative_residual(xp, R, B)
-    worst = host_value(xp, residual)
+    worst = seen_value(xp, residual)
     if bound is not None and worst is not None and 4 * tol < worst.max() <= bound / 100:
         return X, residual
     for _ in range(REFINEMENTS):
-        # traced, accurate, or beyond repair
+        # not to be seen, accurate, or beyond repair
         if worst is None or not worst.size or not tol < worst.max() < 1:
             break
         better = X + inverse @ R  # x + A^-1 r

@@ -19,7 +19,7 @@ from ...operators import Diagonal, LinearOperator, MatrixFree, Scaled, Sparse, S
 from ...operators.context import check_device
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, failed
-from ..common import host_value, is_traced_or_differentiated
+from ..common import host_value, is_traced_or_differentiated, seen_value
 from .cost import (
     Work,
     affordable_products,
@@ -192,9 +192,9 @@ def jacobi(A: LinearOperator) -> LinearOperator | None:
         return None
     xp = A.xp
     size = xp.abs(d)
-    values = host_value(xp, size)
+    values = seen_value(xp, size)
     d = size if A.properties & SELF_ADJOINT else d
-    if values is None:  # under tracing: it does no harm
+    if values is None:  # not to be seen: it does no harm
         return Diagonal._of(xp.astype(1 / xp.where(size > 0, d, 1), A.dtype))
     if not values.size or not 0 < float(values.min()) <= float(values.max()) / UNEVEN < float(
         "inf"

@@ -19,7 +19,7 @@ from ...info import Info, is_detailed, report
 from ...methods import LDL, LU, QR, Auto, Cholesky, Method, fitting
 from ...operators import LinearOperator, ScaledIdentity
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
-from ...status import Status
+from ...status import Status, is_unseen, take_for_granted
 from ..common import (
     MARGIN,
     dense,
@@ -29,6 +29,7 @@ from ..common import (
     is_traced_or_differentiated,
     outcome,
     report_arrays,
+    seen_value,
     square_size,
     values_are_seen,
 )
@@ -65,7 +66,11 @@ def squares(xp: Any, X: Array, axis: int = -2) -> Array:
 
 def are_small(xp: Any, R: Array, B: Array, tol: float) -> bool:
     """Whether |r| <= tol |b| for each column, for sure: false too where squares might overflow
-    or vanish, or there are NaN."""
+    or vanish, or there are NaN. On a device it is taken for granted."""
+    if is_unseen(R):
+        return not xp.is_traced(R) and take_for_granted(
+            functools.partial(_norms_are_small, tol), rough_norms(xp, R), rough_norms(xp, B)
+        )
     r, b = squares(xp, R), squares(xp, B)
     # Python's numbers are quicker than NumPy's arrays of few; they do not broadcast
     if xp.name == "numpy" and r.size == b.size <= FEW:
@@ -75,6 +80,19 @@ def are_small(xp: Any, R: Array, B: Array, tol: float) -> bool:
         )
     b = tol**2 * b
     return bool(xp.all((r <= b) & (b > 1e-30) & (b < 1e30)))
+
+
+def _norms_are_small(tol: float, r: Any, b: Any) -> bool:
+    """Whether |r| <= tol |b| for each column, for norms whose squares have not overflowed or
+    vanished."""
+    b = tol * b
+    return bool(np.all((r <= b) & (b > 1e-15) & (b < 1e15)))
+
+
+def rough_norms(xp: Any, X: Array, axis: Any = -2) -> Array:
+    """The norms along an axis, by squares which may overflow or vanish: one operation on a
+    device."""
+    return xp.rough_norm(xp.stop_gradient(X), axis)
 
 
 def column_norms(xp: Any, X: Array) -> Array:
@@ -274,7 +292,7 @@ def _judge(
         status = xp.where(broken, int(_BROKEN[name]), status)
     finite = xp.logical_and(xp.isfinite(largest), xp.all(xp.isfinite(b), axis=-1))
     status = xp.where(finite, status, int(Status.NONFINITE))
-    rounding = host_value(xp, backward)
+    rounding = seen_value(xp, backward)
     return Solution(
         factor, X, status, columns, rounding is not None and bool((rounding <= 10 * n * eps).all())
     )
@@ -283,6 +301,11 @@ def _judge(
 def _is_plainly_right(xp: Any, A: Array, B: Array, X: Array, tol: float) -> bool:
     """A sufficient test of what `_judge` looks at, cheap, and passed by most answers."""
     n, eps = A.shape[-1], xp.eps(A.dtype)
+    if is_unseen(X):
+        R = B - xp.matmul(A, X)
+        norms = [rough_norms(xp, Y) for Y in (R, B, X)]
+        test = functools.partial(_is_plainly_right_by_norms, n, eps, tol)
+        return take_for_granted(test, *norms, rough_norms(xp, A, (-2, -1)))
     if not are_small(xp, B - xp.matmul(A, X), B, min(tol, math.sqrt(eps))):
         return False
     if xp.name == "numpy" and A.ndim == X.ndim == 2:
@@ -293,9 +316,23 @@ def _is_plainly_right(xp: Any, A: Array, B: Array, X: Array, tol: float) -> bool
     return bool(xp.all((growth < squares(xp, B[..., -1], axis=-1)) & (size > 1e-30)))
 
 
+def _is_plainly_right_by_norms(
+    n: int, eps: float, tol: float, r: Any, b: Any, x: Any, size: Any
+) -> bool:
+    """The test of `_judge` by the norms of the columns of R, B and X, and by |A|_F, which is
+    between the largest entry of A and n times that."""
+    with np.errstate(all="ignore"):
+        size, reach = size * x[..., -1], b[..., -1]
+        is_good = (r[..., -1] <= math.sqrt(eps) * (size + reach)) & (
+            MARGIN * n * eps * size < reach
+        )
+        is_safe = (1e-15 < size) & (size < 1e15)
+    return bool(np.all(is_good & is_safe)) and _norms_are_small(tol, r[..., :-1], b[..., :-1])
+
+
 def worst(xp: Any, status: Array) -> Status | None:
-    """The worst of a batch, None under tracing."""
-    values = host_value(xp, status)
+    """The worst of a batch, None where it is not to be seen."""
+    values = seen_value(xp, status)
     return None if values is None else Status(int(values.max(initial=0)))
 
 

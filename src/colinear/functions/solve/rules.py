@@ -35,7 +35,7 @@ from ...operators import (
 from ...operators.rewrites import LARGE_GRID
 from ...operators.sparse_algebra import DIAGONAL, diagonal_of
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
-from ...status import failed
+from ...status import failed, is_unseen
 from ..common import (
     MARGIN,
     have_failed,
@@ -46,6 +46,7 @@ from ..common import (
     is_traced_or_differentiated,
     is_vector,
     once_each,
+    product_is_finite_later,
     reciprocal,
     report_all,
     to_computing_dtype,
@@ -180,7 +181,11 @@ def solve_kronecker(A: Any, b: Any, method: Any) -> Any:
     with ignore_float_errors(xp):
         if isinstance(inverse, Kronecker):  # else the method was not for the factors
             matrices = once_each(lambda W: W.to_dense(), inverse.operands)
-            if _bound(xp, A.operands, matrices) <= s.tol and bool(xp.all(xp.isfinite(s.b))):
+            if (
+                not is_unseen(s.b)
+                and _bound(xp, A.operands, matrices) <= s.tol
+                and bool(xp.all(xp.isfinite(s.b)))
+            ):
                 return Kronecker(*map(Dense._of, matrices)) @ s.b
         return apply_inverse(s, inverse)
 
@@ -260,6 +265,11 @@ def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
     b = checked(A, b)
     if not isinstance(A, Diagonal) or isinstance(b, LinearOperator):
         return inv(A, method) @ b
+    d = A.d if b.ndim == 1 else A.d[..., None]
+    if is_unseen(d) and not A.xp.is_traced(d) and A.xp.is_floating(b):
+        x = b / d
+        if product_is_finite_later(A.xp, d, x):
+            return x
     return reciprocal(A.d) * b if b.ndim == 1 else reciprocal(A.d)[..., None] * b
 
 
