@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from . import backends
-from .status import Status, combine, deliver, failed, may_read, number_text, read_status, state
+from .status import (
+    Status,
+    combine,
+    deliver,
+    failed,
+    may_read,
+    number_text,
+    overlook,
+    read_status,
+    state,
+)
 
 # Trees drawn as text, one line per node.
 
@@ -72,7 +82,7 @@ class Info:
     """
 
     _status: Any
-    converged: Any
+    _converged: Any
     iterations: Any
     matvecs: Any
     residual: Any
@@ -103,7 +113,7 @@ class Info:
         children: tuple[Info, ...] = (),
         seconds: float | None = None,
     ):
-        if converged is None:
+        if converged is None and isinstance(status, int):
             converged = status < int(Status.STOPPED)
         values = (
             status,
@@ -132,6 +142,13 @@ class Info:
             status = Status(int(status))
             object.__setattr__(self, "_status", status)
         return status
+
+    @property
+    def converged(self) -> Any:
+        # of an array only if asked for: on a device that is an operation
+        if self._converged is None:
+            return self._status < int(Status.STOPPED)
+        return self._converged
 
     @property
     def failed(self) -> Any:
@@ -174,7 +191,7 @@ class Info:
         return draw(self, _line, lambda info: info.children)
 
 
-_LEAVES = ("_status", "converged", "iterations", "matvecs", "residual", "error", "history")
+_LEAVES = ("_status", "_converged", "iterations", "matvecs", "residual", "error", "history")
 _STATIC = ("method", "function", "rule", "message")
 _FIELDS = (*_LEAVES, *_STATIC, "children", "seconds")
 
@@ -287,6 +304,7 @@ def recording(detailed: bool = False) -> Iterator[list[Info]]:
         yield reports
     finally:
         state.current = outer
+    overlook(info._status for info in reports)  # those that are not passed on
 
 
 def labelled(label: str, f: Any, *arguments: Any) -> Any:

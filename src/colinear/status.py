@@ -159,10 +159,13 @@ def take_for_granted(test: Callable[..., Any], *arrays: Any) -> bool:
     """Whether a test of the values of arrays on a device is taken to be passed: it is asked at the
     end of the call, which is run again with all looks if it is not.
 
-    In a block `deferred`, where nothing is run again, it is not, nor where the call is careful.
+    In a block `deferred`, where nothing is run again, it is not, nor under tracing, nor where the
+    call is careful.
     `test` takes the values as NumPy arrays.
     """
     if state.is_careful or state.waiting is not None or state.current is None:
+        return False
+    if any(_namespace(x).is_traced(x) for x in arrays):
         return False
     if state.current.planner is None:
         state.unasked.append((arrays, test))
@@ -172,10 +175,8 @@ def take_for_granted(test: Callable[..., Any], *arrays: Any) -> bool:
 def overlook(statuses: Iterable[Any]) -> None:
     """Take for granted that no status is a failure that its reader does not pass on."""
     for status in statuses:
-        if not isinstance(status, int) and state.current is not None and is_unseen(status):
-            xp: Any = backends.namespace_of(status)
-            if not xp.is_traced(status):
-                take_for_granted(_are_fine, status)
+        if not isinstance(status, int) and is_unseen(status):
+            take_for_granted(_are_fine, status)
 
 
 def _are_fine(statuses: Any) -> bool:
@@ -186,15 +187,7 @@ def settle(reports: list[Info]) -> bool:
     """Read at once the statuses of a call and the tests that it has taken to be passed; false if
     one of them failed that was not known: then the call is to be run again, carefully."""
     unasked, state.unasked = state.unasked, []
-    unread = []
-    for info in reports:
-        status = info._status
-        if not isinstance(status, int) and not (xp := _namespace(status)).is_traced(status):
-            seen = xp.peek(status)
-            if seen is None:
-                unread.append((info, status))
-            else:
-                object.__setattr__(info, "_status", Status(int(np.max(seen, initial=0))))
+    unread = list(_unread(reports))
     if not unread and not unasked:
         return True
     arrays = [status for _, status in unread] + [x for each, _ in unasked for x in each]
@@ -204,9 +197,22 @@ def settle(reports: list[Info]) -> bool:
         status = Status(int(value.max(initial=0)))
         object.__setattr__(info, "_status", status)
         is_fine = is_fine and not status.is_failure
-        if status is Status.SUCCESS and not (info.method or info.children or len(reports) == 1):
+        if status is Status.SUCCESS and not (info.method or info.children) and info in reports[1:]:
             reports.remove(info)  # on the host it would not have been made
     return is_fine and all(test(*(next(values) for _ in each)) for each, test in unasked)
+
+
+def _unread(infos: Iterable[Info]) -> Iterator[tuple[Info, Any]]:
+    """The computations and their parts whose statuses are still on a device, and these."""
+    for info in infos:
+        status = info._status
+        if not isinstance(status, int) and not (xp := _namespace(status)).is_traced(status):
+            seen = xp.peek(status)
+            if seen is None:
+                yield info, status
+            else:
+                object.__setattr__(info, "_status", Status(int(np.max(seen, initial=0))))
+        yield from _unread(info.children)
 
 
 def _namespace(x: Any) -> Any:
@@ -279,7 +285,14 @@ def first_failure(xp: Any, *conditions: tuple[Any, Status]) -> Any:
 
 
 def failed(status: Any) -> Any:
-    """Whether a status is a failure: a bool, or an array of them where values cannot be seen."""
+    """Whether a status is a failure: a bool; where values cannot be seen an array of them, or None
+    where a device has still to compute it."""
+    if (
+        not isinstance(status, int)
+        and is_unseen(status)
+        and not _namespace(status).is_traced(status)
+    ):
+        return None
     return status >= int(FIRST_FAILURE)
 
 
@@ -321,7 +334,7 @@ def deliver(info: Info, on_failure: str, result: Any = None) -> Any:
         if xp.is_traced(worst):
             start, message = _who(info), _sentence(info)
             texts = [f"{start}: {s.name}: {s.meaning}.{message} {s.remedy}" for s in FAILURES]
-            which = xp.where(failed(worst), worst - (int(FIRST_FAILURE) - 1), 0)
+            which = xp.where(worst >= int(FIRST_FAILURE), worst - (int(FIRST_FAILURE) - 1), 0)
             return xp.warn_later(which, *texts, category=ConvergenceWarning, result=result)
         if state.current is not None:
             state.current.reports.append(info)
@@ -500,14 +513,9 @@ def _read_statuses(infos: list[Info]) -> None:
     """Complete the statuses of these computations and of their parts, by one copy from each
     device."""
     unread: dict[Any, list[tuple[Info, Any]]] = {}
-    while infos:
-        for info in infos:
-            worst = _largest(info._status)
-            if not isinstance(worst, Status):
-                xp: Any = backends.namespace_of(worst)
-                if not xp.is_traced(worst):
-                    unread.setdefault((xp, str(xp.device_of(worst))), []).append((info, worst))
-        infos = [child for info in infos for child in info.children]
+    for info, status in _unread(infos):
+        xp = _namespace(status)
+        unread.setdefault((xp, str(xp.device_of(status))), []).append((info, status))
     for (xp, _), group in unread.items():
-        for (info, _), value in zip(group, xp.fetch([worst for _, worst in group])):
-            object.__setattr__(info, "_status", Status(int(value)))
+        for (info, _), value in zip(group, xp.fetch([status for _, status in group])):
+            object.__setattr__(info, "_status", Status(int(value.max(initial=0))))

@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import colinear as co
+
 WAITING = {  # the operations of torch that copy a value to the host, or whose shape depends on values
     "aten::_local_scalar_dense",
     "aten::nonzero",
@@ -95,3 +97,30 @@ def _where() -> str:
             lines.append(f"{name.rpartition('src/colinear/')[2]}:{frame.f_lineno}")
         frame = frame.f_back
     return " < ".join(lines)
+
+
+def _ones(A: Any, axis: int) -> Any:
+    return A.xp.ones((A.shape[axis], 2), dtype=A.dtype, device=A._context.device)
+
+
+# Each function of the registry, called as a user calls it.
+CALLS: dict[str, Any] = {
+    name: getattr(co, name)
+    for name in (
+        "inv slogdet logdet det diag trace pinv eig eigmax eigmin svd norm cond rank exp log sqrt "
+        "isqrt cholesky lu qr nullspace"
+    ).split()
+} | {
+    "solve": lambda A: co.solve(A, _ones(A, -2)),
+    "solve_and_logdet": lambda A: co.solve_and_logdet(A, _ones(A, -2)),
+    "lstsq": lambda A: co.lstsq(A, _ones(A, -2)),
+    "power": lambda A: co.power(A, 0.5),
+    "apply": lambda A: co.apply(A.xp.cos, A),
+}
+
+LOOKS: dict[tuple[str, str], int] = {}
+
+
+def allowed(name: str, maker: str) -> int:
+    """How many looks a call may take: one, but for the exceptions."""
+    return LOOKS.get((name, maker), 1)

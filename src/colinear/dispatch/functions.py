@@ -264,10 +264,10 @@ class Function:
             result = outer.planner.call(self, chosen, A, arguments, method, displaced)
             return (result, Info(function=self.name, rule=chosen.name)) if info else result
         result, gathered = self._call_and_gather(chosen, A, arguments)
+        if gathered is None:
+            return self._call_again(A, arguments, method, info, on_failure)
         if outer is not None:
             overlook([gathered._status])
-        elif state.waiting is None and not settle([gathered]):
-            return self._call_again(A, arguments, method, info, on_failure)
         if not info or on_failure == "raise":
             result = deliver(gathered, on_failure, result)
         elif state.waiting is not None:
@@ -287,19 +287,23 @@ class Function:
         finally:
             state.split, state.is_careful = split, False
 
-    def _call_and_gather(
-        self, chosen: Rule, A: Any, arguments: tuple[Any, ...]
-    ) -> tuple[Any, Info]:
+    def _call_and_gather(self, chosen: Rule, A: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
         """The result of a rule or the base case, and one Info of all that was reported on the
-        way."""
+        way; None if it is the outermost call, and is to be run again."""
         outer = state.current
         state.current = current = Scope([], is_detailed=True)
         is_timed = signatures.is_compiling is None or not signatures.is_compiling()
         start = time.perf_counter() if is_timed else 0.0
         try:
             result = perform(chosen.implementation(A, *arguments))
+        except BaseException:
+            if outer is None:
+                state.unasked.clear()
+            raise
         finally:
             state.current = outer
+        if outer is None and state.waiting is None and not settle(current.reports):
+            return None, None
         seconds = time.perf_counter() - start if is_timed else None
         one_column = self.one_column is not None and self.one_column(*arguments)
         return result, summarise(current.reports, self.name, chosen.name, one_column, seconds)

@@ -39,7 +39,10 @@ moveaxis, permute_dims, expand_dims, make_diagonal = (
 
 def isfinite(x: Any) -> torch.Tensor:
     # which looks at the imaginary part: see `imag`
-    return torch.isfinite(x.resolve_conj() if x.is_complex() else x)
+    if not x.is_floating_point():
+        return torch.isfinite(x.resolve_conj() if x.is_complex() else x)
+    x = x.detach()
+    return x - x == 0  # two operations, of which torch.isfinite takes four
 
 
 def imag(x: Any) -> torch.Tensor:

@@ -21,7 +21,7 @@ from ...info import Info, report
 from ...methods import Auto, Eig, Eigh, Krylov, Method, fitting, roots
 from ...operators import Dense, Diagonal, LinearOperator, Product, ScaledIdentity
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import Status, first_failure
+from ...status import Status, first_failure, is_unseen, take_for_granted
 from ..common import (
     dense,
     host_value,
@@ -225,7 +225,10 @@ def evaluate(
     if isinstance(chosen, Eig) or general is None:
         return _by_eigenbasis(A, False, lambda: _by_eigenvectors(A, f))
     M = dense(A)
-    if not is_traced_or_differentiated(xp, M) and xp.to_numpy(xp.all(M == adjoint(xp, M))):
+    is_looked_at = not is_traced_or_differentiated(xp, M)
+    if general is exponential_of_matrix:  # which is as good on a device, where nothing waits for it
+        is_looked_at = is_looked_at and not is_unseen(M)
+    if is_looked_at and xp.to_numpy(xp.all(M == adjoint(xp, M))):
         # not known to be self-adjoint, but plain to see
         claimed = Dense(xp.astype(M, A.dtype))._claim(SELF_ADJOINT)
         return _by_eigenbasis(A, True, lambda: by_unitary(claimed, f, chosen))
@@ -315,12 +318,13 @@ def real_if_real(xp: Any, A: LinearOperator, X: Array) -> Array:
     SciPy's."""
     if A.is_complex or not xp.is_complex(X) or xp.is_traced(X):
         return X
-    imaginary, size = (host_value(xp, xp.max(xp.abs(part))) for part in (xp.imag(X), X))
-    return (
-        to_result_dtype(xp, xp.real(X), A.dtype)
-        if imaginary <= 1000 * xp.eps(X.dtype) * size
-        else X
-    )
+    sizes = [xp.max(xp.abs(xp.stop_gradient(part))) for part in (xp.imag(X), X)]
+    is_real = lambda imaginary, size: imaginary <= 1000 * xp.eps(X.dtype) * size
+    if not (is_unseen(X) and take_for_granted(is_real, *sizes)) and not is_real(
+        *(host_value(xp, size) for size in sizes)
+    ):
+        return X
+    return to_result_dtype(xp, xp.real(X), A.dtype)
 
 
 def _report_residual(

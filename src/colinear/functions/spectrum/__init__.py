@@ -23,11 +23,11 @@ from ..common import (
     dense,
     filled,
     first_columns,
-    host_value,
     identity_like,
     ignore_float_errors,
     once_each,
     operands_in_context,
+    seen_value,
     square_size,
     take_columns,
     to_result_dtype,
@@ -230,7 +230,7 @@ def judge_pairs(
     elif name == "Schur":
         message = "A is not unitary, as was claimed"
     status = first_failure(xp, (finite, Status.NONFINITE), (right, Status.INACCURATE))
-    seen = host_value(xp, fault)
+    seen = seen_value(xp, fault)
     if status is Status.NONFINITE or seen is None or seen.all():
         message = ""
     report(Info(status, residual=residual, method=name, message=message))

@@ -29,6 +29,7 @@ from ..common import (
     is_traced_or_differentiated,
     outer,
     reordered,
+    seen_value,
     to_result_dtype,
     values_are_seen,
 )
@@ -261,7 +262,8 @@ def triangular_vectors(xp: Any, T: Array, places: Array) -> Array:
             X = xp.set_at(X, (..., i, slice(None)), row)
         size = xp.abs(row)
         large = size > eps**-2
-        if in_place and not bool(xp.any(large)):
+        seen = seen_value(xp, xp.any(large)) if in_place else None
+        if seen is not None and not seen:
             return X
         return X / xp.where(large, size, 1)[..., None, :]
 
