@@ -118,7 +118,106 @@ CALLS: dict[str, Any] = {
     "apply": lambda A: co.apply(A.xp.cos, A),
 }
 
-LOOKS: dict[tuple[str, str], int] = {}
+Table = dict[str, list[tuple[int, str, str]]]
+
+# What still takes more looks than one, and why: how many, which functions, of which operators. A
+# test asks whether each is needed, so that the table can only become shorter.
+WITH_MORE_LOOKS: Table = {
+    "LAPACK's methods for bands run on the host": [
+        (
+            2,
+            "det logdet slogdet solve_and_logdet",
+            "annotated_pd_tridiagonal banded tridiagonal tridiagonal_broadcast",
+        ),
+        (3, "apply cond eig eigmax eigmin exp lstsq pinv rank svd", "annotated_pd_tridiagonal"),
+        (3, "apply eig eigmax eigmin", "tridiagonal tridiagonal_broadcast"),
+        (4, "lu", "annotated_pd_tridiagonal tridiagonal tridiagonal_broadcast"),
+    ],
+    "Cholesky fails, which shows at the end: the call is run again": [
+        (3, "logdet slogdet", "annotated_psd_singular"),
+    ],
+    "sparse elimination runs on the host": [
+        (2, "det logdet slogdet", "sparse"),
+    ],
+    "Schur's form runs on the host": [
+        (2, "apply eig eigmax eigmin", "annotated_unitary permutation"),
+    ],
+    "whether the eigenvectors of the factors are real, and a good basis, decides on the method": [
+        (2, "apply exp", "kronecker"),
+        (3, "apply exp", "kronecker_of_three kronecker_with_neutral_identity"),
+    ],
+    "SciPy's functions of matrices run on the host": [
+        (
+            2,
+            "isqrt log power sqrt",
+            "circulant circulant_odd hadamard_with_neutral_identity one_by_one "
+            "tridiagonal_broadcast",
+        ),
+        (
+            3,
+            "isqrt log power sqrt",
+            "adjoint_of_product annotated_pd_tridiagonal annotated_unitary banded batch_sum "
+            "block block_diagonal block_with_neutral_parts conjugate_of_sum "
+            "convolution_zero_large_kernel convolution_zero_plane dense diagonal_mixed_signs "
+            "hadamard hidden inverse jacobian kronecker_of_three kronecker_sum "
+            "kronecker_sum_with_neutral_shift kronecker_with_neutral_identity lower_triangular "
+            "matrix_free permutation product_of_three product_with_permutation scaled "
+            "scaled_identity_number sliced_of_kronecker sparse sum_of_permutations sum_of_three "
+            "sum_that_broadcasts sum_with_a_shift sum_with_zero_kept_for_its_dtype toeplitz "
+            "transpose_of_opaque tridiagonal unit_triangular upper_triangular_beside_nan",
+        ),
+        (3, "power", "kronecker"),
+        (
+            3,
+            "power sqrt",
+            "block_diagonal_rectangular lowrank_core lowrank_one_sided_core "
+            "product_through_a_bottleneck",
+        ),
+    ],
+    "the answer is complex, which shows at the end: the call is run again": [
+        (4, "isqrt log power sqrt", "householder"),
+        (4, "isqrt log sqrt", "kronecker"),
+        (5, "apply", "convolution_zero_plane"),
+        (5, "isqrt log power sqrt", "annotated_self_adjoint block_saddle sine sine_grid"),
+        (6, "isqrt log power sqrt", "permutation_cycle scaled_by_a_negative_number"),
+        (7, "isqrt log power sqrt", "kernel"),
+        (14, "isqrt log power sqrt", "block_diagonal_with_neutral_parts"),
+    ],
+    "the number of its columns depends on values": [
+        (
+            2,
+            "nullspace",
+            "circulant circulant_odd convolution_large_kernel convolution_wrap diagonal "
+            "diagonal_mixed_signs kronecker kronecker_pd kronecker_tall kronecker_wide lowrank "
+            "lowrank_core lowrank_one_sided_core lowrank_psd",
+        ),
+        (3, "nullspace", "scaled_identity"),
+        (
+            4,
+            "nullspace",
+            "kronecker_of_three one_above_the_other scaled scaled_by_a_negative_number scaled_wide",
+        ),
+        (
+            5,
+            "nullspace",
+            "block_diagonal block_diagonal_rectangular block_diagonal_with_neutral_parts",
+        ),
+    ],
+}
+
+
+def pairs(table: Table) -> dict[tuple[str, str], int]:
+    """How many looks the functions of operators take, for those that a table names."""
+    return {
+        (name, maker): count
+        for rows in table.values()
+        for count, names, makers in rows
+        for name in names.split()
+        for maker in makers.split()
+    }
+
+
+LOOKS = pairs(WITH_MORE_LOOKS)
 
 
 def allowed(name: str, maker: str) -> int:

@@ -247,11 +247,14 @@ def _wide(A: Any, d: Any) -> Any:
 
 
 def _on_host(A: Any) -> list[Any]:
-    """The three diagonals in double precision."""
+    """The three diagonals in double precision; the operator keeps those of a device."""
     values = [A.xp.peek(d) for d in (A.lower, A.diag, A.upper)]
-    if any(d is None for d in values):
-        values = A.xp.fetch([A.lower, A.diag, A.upper])
-    return [_wide(A, d) for d in values]
+    if all(d is not None for d in values):
+        return [_wide(A, d) for d in values]
+    if (kept := A.__dict__.get("_diagonals_on_host")) is None:
+        kept = [_wide(A, d) for d in A.xp.fetch([A.lower, A.diag, A.upper])]
+        A.__dict__["_diagonals_on_host"] = kept
+    return kept
 
 
 def _put(A: Any, x: Any) -> Array:
