@@ -15,7 +15,7 @@ import sys
 
 from . import backends, testing
 from .detect import detect
-from .dispatch import Choice, Cost, Function, check_rules, function, rule
+from .dispatch import Choice, Cost, Function, check_rules, deferred, function, rule
 from .errors import (
     AmbiguityError,
     AnnotationError,
@@ -43,7 +43,7 @@ from .methods import *
 from .operators import *
 from .preconditioners import *
 from .properties import PD, PSD, SelfAdjoint, Stiefel, Symmetric, Unitary
-from .status import Status, deferred
+from .status import Status
 from .verify import verify
 
 __version__ = "0.1.0"

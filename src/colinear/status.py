@@ -3,7 +3,6 @@ that a failing one becomes."""
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import os
 import sys
@@ -125,7 +124,7 @@ class _State(threading.local):
         self.split: Any = None
         self.is_choosing = self.is_careful = False
         self.unasked: list[tuple[tuple[Any, ...], Callable[..., Any]]] = []
-        self.waiting: list[_Told] | None = None
+        self.waiting: list[Told] | None = None
 
 
 state = _State()
@@ -172,6 +171,16 @@ def take_for_granted(test: Callable[..., Any], *arrays: Any) -> bool:
     return True
 
 
+def is_finite(x: Any) -> bool:
+    """Whether all values are finite: a test for `take_for_granted`."""
+    return bool(np.isfinite(x).all())
+
+
+def all_hold(*conditions: Any) -> bool:
+    """Whether all conditions hold everywhere: a test for `take_for_granted`."""
+    return all(np.all(holds) for holds in conditions)
+
+
 def overlook(statuses: Iterable[Any]) -> None:
     """Take for granted that no status is a failure that its reader does not pass on."""
     for status in statuses:
@@ -187,7 +196,7 @@ def settle(reports: list[Info]) -> bool:
     """Read at once the statuses of a call and the tests that it has taken to be passed; false if
     one of them failed that was not known: then the call is to be run again, carefully."""
     unasked, state.unasked = state.unasked, []
-    unread = list(_unread(reports))
+    unread = list(unread_statuses(reports))
     if not unread and not unasked:
         return True
     arrays = [status for _, status in unread] + [x for each, _ in unasked for x in each]
@@ -202,7 +211,7 @@ def settle(reports: list[Info]) -> bool:
     return is_fine and all(test(*(next(values) for _ in each)) for each, test in unasked)
 
 
-def _unread(infos: Iterable[Info]) -> Iterator[tuple[Info, Any]]:
+def unread_statuses(infos: Iterable[Info]) -> Iterator[tuple[Info, Any]]:
     """The computations and their parts whose statuses are still on a device, and these."""
     for info in infos:
         status = info._status
@@ -212,7 +221,7 @@ def _unread(infos: Iterable[Info]) -> Iterator[tuple[Info, Any]]:
                 yield info, status
             else:
                 object.__setattr__(info, "_status", Status(int(np.max(seen, initial=0))))
-        yield from _unread(info.children)
+        yield from unread_statuses(info.children)
 
 
 def _namespace(x: Any) -> Any:
@@ -344,7 +353,7 @@ def deliver(info: Info, on_failure: str, result: Any = None) -> Any:
         if state.waiting is not None and state.current is None:
             tell_later(info, on_failure)
             return result
-        message = _explanation(info, worst)
+        message = explanation(info, worst)
         if on_failure == "raise":
             raise ConvergenceError(message, info)
         warnings.warn(message, ConvergenceWarning, stacklevel=users_level())
@@ -368,7 +377,8 @@ def _sentence(info: Info) -> str:
     return f" {info.message.rstrip('.')}." if info.message else ""
 
 
-def _explanation(info: Info, worst: Status) -> str:
+def explanation(info: Info, worst: Status) -> str:
+    """What is told of a failure: the function, the part that failed, the status and the remedy."""
     culprit = _culprit(info, worst)
     where = "" if culprit is info else f" in {_who(culprit)}"
     facts = [
@@ -399,7 +409,7 @@ def users_level() -> int:
 # Calls whose failures are told at the end of a block.
 
 
-class _Told(NamedTuple):
+class Told(NamedTuple):
     """A call in a block `deferred`: what is known of it, and the user's line."""
 
     info: Info
@@ -414,108 +424,5 @@ def tell_later(info: Info, on_failure: str) -> None:
     assert state.waiting is not None
     frame = sys._getframe(users_level() - 1)
     state.waiting.append(
-        _Told(info, on_failure, frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+        Told(info, on_failure, frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
     )
-
-
-@contextlib.contextmanager
-def deferred() -> Iterator[None]:
-    """A block in which no call reads its status: all are read at its end, at once.
-
-    To read a status on a device waits for the device, which has then nothing to do until the next
-    call. In the block calls return without waiting. At its end their failures are told as they are
-    elsewhere: by warnings that point at the lines of the calls, and, if one of them was called with
-    `on_failure="raise"`, by a `ConvergenceError`: of the first such call, with the others as notes.
-
-    Yields
-    ------
-    None
-
-    Notes
-    -----
-    On a device an answer in the block is that of the first choice of method: if it fails, the
-    status says so, but there is no second attempt, because nothing waits for the failure. So an
-    answer in the block can be a failure that outside is mended. On the host calls do the same as
-    elsewhere, and tell it later.
-
-    An `info` can be looked at inside the block, which waits for that one call. A block inside
-    another hands its failures to that one. Every thread has its own blocks. If an exception leaves
-    the block, failures are warned of, or noted in the exception where warnings are errors.
-
-    Examples
-    --------
-    >>> import colinear as co, numpy as np
-    >>> A = co.Diagonal(np.array([1.0, 2.0]))
-    >>> with co.deferred():
-    ...     x = [co.solve(A, np.array([i, 2.0 * i])) for i in range(1, 4)]
-    >>> x[2]
-    array([3., 3.])
-    """
-    if state.waiting is not None:
-        yield
-        return
-    state.waiting = waiting = []
-    try:
-        yield
-    except BaseException as error:
-        state.waiting = None
-        # the statuses may be lost with the device
-        with contextlib.suppress(Exception):
-            for message in _tell_all(waiting, is_left_by_error=True):
-                error.add_note(message)
-        raise
-    finally:
-        state.waiting = None
-    _tell_all(waiting)
-
-
-def _tell_all(waiting: list[_Told], is_left_by_error: bool = False) -> list[str]:
-    """Read the statuses of all calls at once, and warn of the failures; raise the first that is to
-    be raised. Where the block was left by an error nothing is raised, and the messages that were
-    to be are returned."""
-    if not waiting:
-        return []
-    _read_statuses([told.info for told in waiting])
-    unsaid: list[str] = []
-    first: ConvergenceError | None = None
-    for told in waiting:
-        worst = read_status(told.info)
-        if told.on_failure == "ignore" or not worst.is_failure:
-            continue
-        message = _explanation(told.info, worst)
-        if told.on_failure == "raise":
-            if is_left_by_error:
-                unsaid.append(message)
-            elif first is None:
-                first = ConvergenceError(message, told.info)
-            else:
-                first.add_note(message)
-            continue
-        try:
-            warnings.warn_explicit(
-                message,
-                ConvergenceWarning,
-                told.file,
-                told.line,
-                module=told.variables.get("__name__"),
-                registry=told.variables.setdefault("__warningregistry__", {}),
-            )
-        except ConvergenceWarning:
-            if not is_left_by_error:
-                raise
-            unsaid.append(message)
-    if first is not None:
-        raise first
-    return unsaid
-
-
-def _read_statuses(infos: list[Info]) -> None:
-    """Complete the statuses of these computations and of their parts, by one copy from each
-    device."""
-    unread: dict[Any, list[tuple[Info, Any]]] = {}
-    for info, status in _unread(infos):
-        xp = _namespace(status)
-        unread.setdefault((xp, str(xp.device_of(status))), []).append((info, status))
-    for (xp, _), group in unread.items():
-        for (info, _), value in zip(group, xp.fetch([status for _, status in group])):
-            object.__setattr__(info, "_status", Status(int(value.max(initial=0))))

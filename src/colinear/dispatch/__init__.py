@@ -25,7 +25,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from .calls import check_part, compile_call, has_needs, set_method_names, shared_arguments
+from .calls import check_part, compile_call, deferred, has_needs, set_method_names, shared_arguments
 from .functions import (
     Function,
     Implementation,
@@ -56,6 +56,7 @@ __all__ = [
     "as_pattern",
     "check_part",
     "check_rules",
+    "deferred",
     "function",
     "has_needs",
     "overlaps",

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from ..autodiff.determinants import slogdet_of_diagonal
 from ..backends import Array, adjoint, namespace_of
@@ -11,6 +16,7 @@ from ..operators.context import broadcast_batches
 from ..operators.tree import conjugate_leaves
 from ..operators.unitary import pad_end
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
+from ..status import is_unseen, take_for_granted
 
 
 class CholeskyFactor(LinearOperator):
@@ -281,3 +287,113 @@ class UnitaryChain(LinearOperator):
     def _flops(self) -> float:
         count, width = self.blocks.shape[-3:-1]
         return 2.0 * count * width**2
+
+
+# What a factorisation is judged by: a probe, and norms.
+
+
+MOST_KEPT = 1024  # rows of a probe that is kept on a device
+MOST_PROBES = 64
+_probes: dict[Any, Array] = {}
+
+
+def probe(xp: Any, n: int, dtype: Any, device: Any) -> Array:
+    """A column without symmetry or structure that a matrix might share."""
+    if xp.name == "numpy" and n <= 64:
+        return _small_probe(n, dtype)
+    key = xp.name, n, dtype, device
+    kept = _probes.get(key) if n <= MOST_KEPT else None
+    if kept is not None:
+        return kept
+    p = xp.cos(xp.arange(n, dtype=xp.real_dtype(dtype), device=device))[:, None]
+    p = p if p.dtype == dtype else xp.astype(p, dtype)
+    # not in torch's inference mode, whose tensors are of no use outside of it
+    if n <= MOST_KEPT and xp.is_on_device(p) and not getattr(p, "is_inference", bool)():
+        if len(_probes) >= MOST_PROBES:
+            _probes.clear()
+        _probes[key] = p
+    return p
+
+
+def norm_of_probe(n: int) -> float:
+    """|p|: the squares of cosines add up to n / 2 + sin(n) cos(n - 1) / (2 sin(1))"""
+    return math.sqrt(n / 2 + math.sin(n) * math.cos(n - 1) / (2 * math.sin(1)))
+
+
+def probe_of(A: LinearOperator) -> Array:
+    """A probe to multiply A by."""
+    return probe(A.xp, A.shape[-1], A.dtype, A._context.device)
+
+
+@functools.cache
+def _small_probe(n: int, dtype: Any) -> Array:
+    p = np.cos(np.arange(n))[:, None].astype(dtype)
+    p.flags.writeable = False
+    return p
+
+
+def squares(xp: Any, X: Array, axis: int = -2) -> Array:
+    """The sums of squares |x|^2 along an axis."""
+    return xp.real(xp.vecdot(X, X, axis=axis))
+
+
+def rough_norms(xp: Any, X: Array, axis: Any = -2) -> Array:
+    """The norms along an axis, by squares which may overflow or vanish: one operation on a
+    device."""
+    return xp.rough_norm(xp.stop_gradient(X), axis)
+
+
+def column_norms(xp: Any, X: Array) -> Array:
+    """The norm of each column."""
+    return xp.vector_norm(X, axis=-2)
+
+
+def reproduces(xp: Any, A: Array, again: Callable[[Array], Array]) -> Array:
+    """Whether a factorisation that read the lower triangle alone is one of A.
+
+    The product by the factors, `again(p)`, is compared with A p for a probe p.
+    """
+    p = probe(xp, A.shape[-1], A.dtype, xp.device_of(A))
+    size = xp.max(xp.abs(A), axis=(-2, -1)) * A.shape[-1]
+    error = xp.max(xp.abs(xp.matmul(A, p) - again(p)), axis=(-2, -1))
+    return error <= math.sqrt(xp.eps(A.dtype)) * size
+
+
+def times_adjoint(xp: Any, L: Array) -> Callable[[Array], Array]:
+    """p -> L L^H p"""
+    return lambda p: xp.matmul(L, xp.matmul(adjoint(xp, L), p))
+
+
+def mirrored(xp: Any, A: Array) -> Callable[[Array], Array]:
+    """p -> H p for the Hermitian H whose lower triangle is that of A."""
+    strict = xp.tril(A, -1)
+    d = xp.astype(xp.real(xp.diagonal(A)), A.dtype)[..., None]
+    return lambda p: xp.matmul(strict, p) + d * p + xp.matmul(adjoint(xp, strict), p)
+
+
+FEW = 4  # columns, which are looked at one by one
+
+
+def are_small(xp: Any, R: Array, B: Array, tol: float) -> bool:
+    """Whether |r| <= tol |b| for each column, for sure: false too where squares might overflow
+    or vanish, or there are NaN. On a device it is taken for granted."""
+    if is_unseen(R):
+        return not xp.is_traced(R) and take_for_granted(
+            functools.partial(norms_are_small, tol), rough_norms(xp, R), rough_norms(xp, B)
+        )
+    r, b = squares(xp, R), squares(xp, B)
+    # Python's numbers are quicker than NumPy's arrays of few; they do not broadcast
+    if xp.name == "numpy" and r.size == b.size <= FEW:
+        return all(
+            x <= tol**2 * y and 1e-30 < tol**2 * y < 1e30
+            for x, y in zip(r.ravel().tolist(), b.ravel().tolist(), strict=True)
+        )
+    b = tol**2 * b
+    return bool(xp.all((r <= b) & (b > 1e-30) & (b < 1e30)))
+
+
+def norms_are_small(tol: float, r: Any, b: Any) -> bool:
+    """Whether |r| <= tol |b| for each column, for norms whose squares have not overflowed or
+    vanished."""
+    b = tol * b
+    return bool(np.all((r <= b) & (b > 1e-15) & (b < 1e15)))

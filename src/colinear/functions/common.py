@@ -22,18 +22,14 @@ from ..operators import (
     Identity,
     LinearOperator,
     LowRank,
-    Permutation,
-    Product,
     Sliced,
     Sum,
     Transpose,
     hstack,
 )
-from ..operators.batch import broadcast_batch
-from ..operators.context import broadcast_batches, given_context
-from ..operators.tree import index_or_array, inside_out
+from ..operators.tree import inside_out
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
-from ..status import Status, failed, first_failure, is_unseen, take_for_granted
+from ..status import Status, all_hold, failed, first_failure, is_finite, is_unseen, take_for_granted
 
 # Arrays as the functions see them: as matrices, in which precision, and whether their values can
 # be looked at.
@@ -234,16 +230,12 @@ def product_is_finite_later(xp: Any, x: Array, y: Array) -> bool:
     under tracing."""
     x, y = xp.stop_gradient(x), xp.stop_gradient(y)
     product = xp.matmul(x, y) if x.ndim == y.ndim == 1 else xp.sum(x * y)
-    return take_for_granted(_is_finite, product)
+    return take_for_granted(is_finite, product)
 
 
 def total_of(xp: Any, x: Array) -> Array:
     """The sum of all entries, in which NaN and infinity show: the cheapest look at them."""
     return xp.sum(xp.stop_gradient(x))
-
-
-def _is_finite(total: Any) -> bool:
-    return bool(np.isfinite(total).all())
 
 
 def _are_plain(x: Any) -> bool:
@@ -319,16 +311,12 @@ def report_failure(xp: Any, *conditions: tuple[Any, Status], **details: Any) -> 
         arrays
         and is_unseen(arrays[0])
         and all(is_array(holds) or holds for holds, _ in conditions)
-        and take_for_granted(_all_hold, *arrays)
+        and take_for_granted(all_hold, *arrays)
     ):
         return
     status = first_failure(xp, *conditions)
     if status is not Status.SUCCESS:
         report(Info(status, **details))
-
-
-def _all_hold(*conditions: Any) -> bool:
-    return all(np.all(holds) for holds in conditions)
 
 
 def outcome(xp: Any, fine: Array, failure: Status) -> Array:
@@ -338,7 +326,7 @@ def outcome(xp: Any, fine: Array, failure: Status) -> Array:
 
 def report_finite(xp: Any, x: Array, **details: Any) -> None:
     """Report NaN or infinity in a result."""
-    if is_unseen(x) and xp.is_floating(x) and take_for_granted(_is_finite, total_of(xp, x)):
+    if is_unseen(x) and xp.is_floating(x) and take_for_granted(is_finite, total_of(xp, x)):
         return
     report_failure(xp, (xp.all(xp.isfinite(x)), Status.NONFINITE), **details)
 
@@ -457,50 +445,6 @@ def first_columns(A: LinearOperator, k: int) -> LinearOperator:
     return (
         A if k == A.shape[-1] else Sliced(A, slice(None), range(k))._claim(A.properties & STIEFEL)
     )
-
-
-def reordered(Q: LinearOperator, order: Array, k: int, places: Any = None) -> LinearOperator:
-    """Columns of Q: first those numbered `places[order]` (`order`, if no places are given), then
-    the others, k in all.
-
-    Where the order can be seen and is the same for a whole batch they are picked; otherwise all are
-    permuted and k are kept.
-    """
-    xp, n, kept = namespace_of(order), Q.shape[-1], Q.properties & STIEFEL
-    if places is None and isinstance(Q, Dense):
-        return Dense(take_columns(xp, Q.A, order[..., :k]))._claim(kept)
-    perm = seen_value(xp, order)
-    perm = order if perm is None else np.asarray(perm)
-    if places is not None:
-        perm = _with_the_others(perm, places, n)
-    if isinstance(perm, np.ndarray) and (perm[..., :k] == np.arange(k)).all():
-        return broadcast_batch(
-            first_columns(Q, k), broadcast_batches(Q.batch_shape, perm.shape[:-1])
-        )
-    if k < n and perm.ndim == 1:
-        return Sliced(Q, slice(None), perm[:k])._claim(kept)
-    P = Permutation._of(
-        index_or_array(perm, "columns"), given_context("columns", None if Q.is_neutral else Q, None)
-    )
-    return first_columns(Product(Q, P.T)._claim(kept), k)
-
-
-def _with_the_others(order: Any, places: np.ndarray, n: int) -> Any:
-    """The columns `places[order]` of n, and behind them all that are not among the places."""
-    xp = namespace_of(order)
-    device = xp.device_of(order)
-    rest = xp.asarray(np.setdiff1d(np.arange(n), places), device=device)
-    others = xp.broadcast_to(rest, (*order.shape[:-1], rest.shape[0]))
-    chosen = xp.take(xp.asarray(places, device=device), order, axis=0)
-    return xp.concat([chosen, others], axis=-1)
-
-
-def take_columns(xp: Any, V: Array, order: Array) -> Array:
-    """The columns V[..., order], of each element of a batch its own."""
-    batch = broadcast_batches(V.shape[:-2], order.shape[:-1])
-    V = xp.broadcast_to(V, (*batch, *V.shape[-2:]))
-    places = xp.broadcast_to(order[..., None, :], (*V.shape[:-1], order.shape[-1]))
-    return xp.take_along_axis(V, places, axis=-1)
 
 
 def _is_first_of_identity(U: LinearOperator) -> bool:

@@ -246,15 +246,16 @@ def fetch(arrays: Any) -> list[np.ndarray]:
         if len(inside) == 1:
             return [to_numpy(inside[0])]
         joined = to_numpy(torch.cat([x.detach().reshape(-1) for x in inside]))
-    ends = np.cumsum([x.numel() for x in inside])
-    parts = zip(np.split(joined, ends[:-1]), inside)
-    return [_unjoined(part, x).reshape(tuple(x.shape)) for part, x in parts]
-
-
-def _unjoined(part: np.ndarray, x: torch.Tensor) -> np.ndarray:
-    """The numbers of a tensor in the kind that is its own: others were joined to it."""
-    part = part.real if np.iscomplexobj(part) and not x.is_complex() else part
-    return part if is_floating(x) else part.astype(np.bool_ if x.dtype == bool else np.int64)
+    found, start = [], 0
+    for x in inside:
+        part = joined[start : start + x.numel()]
+        start += x.numel()
+        if not x.is_complex() and joined.dtype.kind == "c":
+            part = part.real
+        if not x.is_floating_point() and not x.is_complex():  # of its own kind again
+            part = part.astype(np.bool_ if x.dtype == bool else np.int64)
+        found.append(part.reshape(tuple(x.shape)))
+    return found
 
 
 def peek(x: Any) -> Any:

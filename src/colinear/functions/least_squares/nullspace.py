@@ -58,12 +58,11 @@ from ..common import (
     once_each,
     operands_in_context,
     orthonormal,
-    reordered,
     reports_nonfinite,
     to_result_dtype,
 )
 from ..singular import cutoff, norm, svd
-from ..spectrum.order import grid_of, is_periodic, symbol
+from ..spectrum.order import grid_of, is_periodic, reordered, symbol
 from ..spectrum.shift_invert import sampled_nullspace
 from . import checked_rtol
 
@@ -121,8 +120,8 @@ def null_vectors(A: LinearOperator, limit: Callable[[Array], Array]) -> LinearOp
     xp, M = A.xp, dense(A)
     refuse_traced(xp, xp.stop_gradient(M))
     U, s, Vh = xp.svd(xp.stop_gradient(M), full_matrices=True)
-    ranks, finite = xp.fetch([xp.sum(s > limit(s), axis=-1), xp.all(xp.isfinite(s), axis=-1)])
-    ranks, finite = np.asarray(ranks), np.asarray(finite, bool)
+    found = xp.fetch([xp.sum(s > limit(s), axis=-1), xp.all(xp.isfinite(s), axis=-1)])
+    ranks, finite = map(np.asarray, found)
     if not finite.all():
         report(Info(Status.NONFINITE, method="SVD"))
     # of NaN there is no rank: it takes that of the others
@@ -148,8 +147,7 @@ def refuse_traced(xp: Any, x: Array) -> None:
     if xp.is_traced(x):
         raise BackendError(
             "nullspace: the number of columns depends on values, which cannot be seen under jit, "
-            "vmap or compilation. "
-            "Call it outside, or use svd(A) and keep all columns."
+            "vmap or compilation. Call it outside, or use svd(A) and keep all columns."
         )
 
 

@@ -38,13 +38,14 @@ from .auto import (
     is_automatic,
     is_iterative,
     iterated,
+    leave_to_residual,
     products_to_try,
     solve_by_trial,
     starting_point,
     with_tolerance_for_parts,
 )
 from .cost import Work, dense_work, sparse_work
-from .elimination import is_recorded_and_seen, leave_to_residual
+from .elimination import is_recorded_and_seen
 from .families import inv_sparse
 from .inverse import REFINEMENTS, are_small, column_norms, factorise, inv
 

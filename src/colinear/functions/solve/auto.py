@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -356,3 +358,36 @@ def iterate(
 
 # Diagonals are asked for by iterations, and ask for them.
 from .. import diagonal
+
+# Inverses that are not judged, because the residual of a solve with them will be.
+
+
+class _Judgement(threading.local):
+    """The operators whose inverses are left to the residual of a solve; None where rules judge."""
+
+    def __init__(
+        self,
+    ) -> None:  # an attribute of the class would be shadowed while torch.compile traces
+        self.left_out: list[LinearOperator] | None = None
+
+
+judgement = _Judgement()
+
+
+@contextlib.contextmanager
+def leave_to_residual() -> Iterator[list[LinearOperator]]:
+    """Leave out judgements by vectors, and list the operators of which that is true: the caller
+    looks at a residual."""
+    outer, judgement.left_out = judgement.left_out, []
+    try:
+        yield judgement.left_out
+    finally:
+        judgement.left_out = outer
+
+
+def is_left_to_residual(A: LinearOperator) -> bool:
+    """Whether the caller looks at a residual, so that the inverse of A need not be judged; if so,
+    that is noted."""
+    if judgement.left_out is not None:
+        judgement.left_out.append(A)
+    return judgement.left_out is not None

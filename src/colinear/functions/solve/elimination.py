@@ -14,17 +14,16 @@ cancellation. One mechanism serves all these rules:
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ...backends import Array
 from ...dispatch import Choice, check_part, perform
+from ...factors.dense import probe_of
 from ...factors.runs import multiplies_by_iteration
 from ...info import Info, recording, report
 from ...operators import (
@@ -49,50 +48,18 @@ from ..common import (
     seen_value,
     to_computing_dtype,
 )
-from .auto import is_iterative
+from .auto import is_iterative, is_left_to_residual
 from .inverse import (
     REFINEMENTS,
     are_small,
     column_norms,
     fits_as_a_whole,
     inverse,
-    probe_of,
     squares,
     worst,
 )
 
 # ------------------------------------------------------------------------------- the judgement
-
-
-class _Judgement(threading.local):
-    """The operators whose inverses are left to the residual of a solve; None where rules judge."""
-
-    def __init__(
-        self,
-    ) -> None:  # an attribute of the class would be shadowed while torch.compile traces
-        self.left_out: list[LinearOperator] | None = None
-
-
-_judgement = _Judgement()
-
-
-@contextlib.contextmanager
-def leave_to_residual() -> Iterator[list[LinearOperator]]:
-    """Leave out judgements by vectors, and list the operators of which that is true: the caller
-    looks at a residual."""
-    outer, _judgement.left_out = _judgement.left_out, []
-    try:
-        yield _judgement.left_out
-    finally:
-        _judgement.left_out = outer
-
-
-def is_left_to_residual(A: LinearOperator) -> bool:
-    """Whether the caller looks at a residual, so that the inverse of A need not be judged; if so,
-    that is noted."""
-    if _judgement.left_out is not None:
-        _judgement.left_out.append(A)
-    return _judgement.left_out is not None
 
 
 def judged(

@@ -55,6 +55,7 @@ from ..common import (
 from ..spectrum import eig
 from ..spectrum.components import diagonals_are_constant
 from . import System, apply_inverse, right_side, solve, solve_by_inverse
+from .auto import leave_to_residual
 from .compositions import blocks_are_alike
 from .families import is_large_and_seen, is_narrow_band, used_diagonals
 from .inverse import all_square, are_small, inv, solution
@@ -229,10 +230,8 @@ def solve_alike_blocks(A: Any, b: Any, method: Any) -> Any:
 
 
 def is_plain_correction(A: Any, b: Any = None, method: Any = None) -> bool:
-    """Whether one D + U C V^H of low rank is given, and only the answer is asked for."""
-    return (
-        isinstance(method, FREE) and not A.batch_shape and is_plain(A, b, method) and rank_is_low(A)
-    )
+    """Whether D + U C V^H of low rank is given, and only the answer is asked for."""
+    return isinstance(method, FREE) and is_plain(A, b, method) and rank_is_low(A)
 
 
 @rule(solve, Sum[LowRank, DIAGONAL], when=is_plain_correction, like=checked, name="woodbury")  # type: ignore[misc]
@@ -242,8 +241,8 @@ def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
         return solve_by_inverse(A, b, method)
     xp, (low_rank, D), b = A.xp, low_rank_and_diagonal(A), checked(A, b)
     d = D.d if isinstance(D, Diagonal) else diagonal_of(D, A)
-    d, B, U = d[:, None], b[:, None] if b.ndim == 1 else b, low_rank.U
-    with recording() as reports, ignore_float_errors(xp):
+    d, B, U = d[..., None], b[:, None] if b.ndim == 1 else b, low_rank.U
+    with recording() as reports, leave_to_residual(), ignore_float_errors(xp):
         K, right = capacitance_by_entries(low_rank, d)
         scaled = B / d
         X = scaled - xp.matmul(U, solution(K, xp.matmul(right, scaled), None).X) / d

@@ -29,7 +29,6 @@ from ..common import (
     operands_in_context,
     seen_value,
     square_size,
-    take_columns,
     to_result_dtype,
 )
 from .iterate import iterative_pairs
@@ -42,6 +41,7 @@ from .order import (
     expected_cost,
     is_affordable,
     kronecker,
+    take_columns,
 )
 
 POSITIVE = POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
