@@ -140,17 +140,18 @@ def call_rows(rows: list[dict[str, Any]], scale: int = 1) -> None:
         lambda: co.solve(co.PSD(P), Pb),
         lambda: torch.cholesky_solve(Pb, torch.linalg.cholesky(P)),
     )
+    # in double precision: the condition is 1.6e6
     n = 2000 // scale
-    ones = torch.ones(n, device=device)
+    ones = torch.ones(n, device=device, dtype=torch.float64)
     T = co.PD(co.Tridiagonal(-ones[1:], 2 * ones, -ones[1:]))
-    f = normal(n * n)
+    f = normal(n * n).double()
     k = torch.arange(1, n + 1, device=device) * torch.pi / (n + 1)
     values = 2 - 2 * torch.cos(k.double())
-    grid = (values[:, None] + values).float()
+    grid = values[:, None] + values
 
     def sine(X: Any) -> Any:
         """The sine transform along the last axis, by a transform of twice the length."""
-        zero = torch.zeros(*X.shape[:-1], 1, device=device)
+        zero = torch.zeros(*X.shape[:-1], 1, device=device, dtype=X.dtype)
         wide = torch.cat([zero, X, zero, -X.flip(-1)], -1)
         return -torch.fft.rfft(wide).imag[..., 1 : n + 1] / (2 * (n + 1)) ** 0.5
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from . import backends
 from .status import (
+    Pending,
     Status,
     combine,
     deliver,
@@ -138,7 +139,10 @@ class Info:
         status = self._status
         if type(status) is Status:
             return status
-        if isinstance(status, int) or (getattr(status, "shape", None) == () and may_read(status)):
+        if isinstance(status, Pending):
+            status = status.read()
+            object.__setattr__(self, "_status", status)
+        elif isinstance(status, int) or (getattr(status, "shape", None) == () and may_read(status)):
             status = Status(int(status))
             object.__setattr__(self, "_status", status)
         return status
@@ -147,7 +151,7 @@ class Info:
     def converged(self) -> Any:
         # of an array only if asked for: on a device that is an operation
         if self._converged is None:
-            return self._status < int(Status.STOPPED)
+            return self.status < int(Status.STOPPED)
         return self._converged
 
     @property
@@ -209,7 +213,8 @@ def _flatten(info: Info) -> tuple[tuple[Any, ...], Any]:
     present = tuple(name for name in _LEAVES if getattr(info, name) is not None)
     # An IntEnum is no array type to JAX; a plain int is.
     leaves = tuple(
-        int(v) if isinstance(v, Status) else v for v in (getattr(info, name) for name in present)
+        int(v if isinstance(v, Status) else v.read()) if isinstance(v, Status | Pending) else v
+        for v in (getattr(info, name) for name in present)
     )
     return (*leaves, *info.children), (present, tuple(getattr(info, name) for name in _STATIC))
 
@@ -304,7 +309,8 @@ def recording(detailed: bool = False) -> Iterator[list[Info]]:
         yield reports
     finally:
         state.current = outer
-    overlook(info._status for info in reports)  # those that are not passed on
+    if reports:
+        overlook([info._status for info in reports])  # those that are not passed on
 
 
 def labelled(label: str, f: Any, *arguments: Any) -> Any:
@@ -347,7 +353,7 @@ def summarise(
     number = _only_column if one_column else lambda x: x
     return Info(
         status=combine(info._status for info in reports),
-        converged=number(only.converged) if only else _all(info.converged for info in reports),
+        converged=number(only._converged) if only else _all([info._converged for info in reports]),
         iterations=total(info.iterations for info in reports),
         matvecs=total(info.matvecs for info in reports),
         residual=number(only.residual) if only else None,
@@ -377,7 +383,10 @@ def total(counts: Iterable[Any]) -> Any:
     return total
 
 
-def _all(flags: Iterable[Any]) -> Any:
+def _all(flags: Sequence[Any]) -> Any:
+    """Whether all have converged; None if that is to be seen by the status."""
+    if any(flag is None for flag in flags):
+        return None
     result: Any = True
     for flag in flags:
         xp = backends.namespace_of(flag)

@@ -112,9 +112,8 @@ class _State(threading.local):
         Whether the rule of a call is looked for, which is not yet under way.
     is_careful : bool
         Whether a call is run again, with looks at values on a device.
-    unasked : list
-        The tests that the call under way has taken to be passed: arrays, and what must hold of
-        their values.
+    unasked : list of Test
+        Those that the call under way has taken to be passed.
     waiting : list or None
         What the calls in a block `deferred` have still to tell.
     """
@@ -123,7 +122,7 @@ class _State(threading.local):
         self.current: Scope | None = None
         self.split: Any = None
         self.is_choosing = self.is_careful = False
-        self.unasked: list[tuple[tuple[Any, ...], Callable[..., Any]]] = []
+        self.unasked: list[Test] = []
         self.waiting: list[Told] | None = None
 
 
@@ -133,6 +132,8 @@ state = _State()
 def is_unseen(x: Any) -> bool:
     """Whether the values of x are not to be looked at: x is traced, or on a device while a call is
     under way, whose status is read at its end."""
+    if type(x) is np.ndarray:
+        return False
     xp = backends.namespace_of(x)
     return xp is not None and (bool(xp.is_traced(x)) or _is_left_alone(xp, x))
 
@@ -154,20 +155,49 @@ def may_read(x: Any) -> bool:
     )
 
 
-def take_for_granted(test: Callable[..., Any], *arrays: Any) -> bool:
+class Test(NamedTuple):
+    """A test of values on a device that is asked later, all in one copy to the host."""
+
+    arrays: tuple[Any, ...]
+    judge: Callable[..., Any]  # whether it is passed, or the status, of the values as NumPy arrays
+    failure: Status
+
+    def status(self, values: Iterator[Any]) -> Status:
+        """The status by the next of these values."""
+        found = self.judge(*(next(values) for _ in self.arrays))
+        if isinstance(found, Status):
+            return found
+        return Status.SUCCESS if found else self.failure
+
+
+class Pending(NamedTuple):
+    """The status of a call in a block `deferred`: the worst of a status and of these tests."""
+
+    status: Any
+    tests: list[Test]
+
+    def read(self) -> Status:
+        """The status, for which the device is waited for."""
+        return max([combine([self.status]), *ask(self.tests)])
+
+
+def take_for_granted(
+    judge: Callable[..., Any], *arrays: Any, failure: Status | None = None
+) -> bool:
     """Whether a test of the values of arrays on a device is taken to be passed: it is asked at the
     end of the call, which is run again with all looks if it is not.
 
-    In a block `deferred`, where nothing is run again, it is not, nor under tracing, nor where the
-    call is careful.
-    `test` takes the values as NumPy arrays.
+    In a block `deferred`, where nothing is run again, only the test of an answer is: one that says
+    which `failure` it shows. None is under tracing, nor where the call is careful.
     """
-    if state.is_careful or state.waiting is not None or state.current is None:
+    if state.is_careful or state.current is None:
+        return False
+    if failure is None and state.waiting is not None:
         return False
     if any(_namespace(x).is_traced(x) for x in arrays):
         return False
     if state.current.planner is None:
-        state.unasked.append((arrays, test))
+        state.unasked.append(Test(arrays, judge, failure or Status.INACCURATE))
     return True
 
 
@@ -176,20 +206,25 @@ def is_finite(x: Any) -> bool:
     return bool(np.isfinite(x).all())
 
 
-def all_hold(*conditions: Any) -> bool:
-    """Whether all conditions hold everywhere: a test for `take_for_granted`."""
-    return all(np.all(holds) for holds in conditions)
-
-
 def overlook(statuses: Iterable[Any]) -> None:
     """Take for granted that no status is a failure that its reader does not pass on."""
     for status in statuses:
         if not isinstance(status, int) and is_unseen(status):
-            take_for_granted(_are_fine, status)
+            take_for_granted(_worst, status)
 
 
-def _are_fine(statuses: Any) -> bool:
-    return not statuses.size or statuses.max() < int(FIRST_FAILURE)
+def _worst(statuses: Any) -> Status:
+    return Status(int(statuses.max(initial=0)))
+
+
+def ask(tests: list[Test]) -> list[Status]:
+    """The statuses by several tests, whose arrays are copied to the host at once."""
+    if not tests:
+        return []
+    arrays = [x for test in tests for x in test.arrays]
+    with np.errstate(all="ignore"):
+        values = iter(_namespace(arrays[0]).fetch(arrays))
+        return [test.status(values) for test in tests]
 
 
 def settle(reports: list[Info]) -> bool:
@@ -199,28 +234,27 @@ def settle(reports: list[Info]) -> bool:
     unread = list(unread_statuses(reports))
     if not unread and not unasked:
         return True
-    arrays = [status for _, status in unread] + [x for each, _ in unasked for x in each]
-    values = iter(_namespace(arrays[0]).fetch(arrays))
-    is_fine = True
-    for (info, _), value in zip(unread, values):
-        status = Status(int(value.max(initial=0)))
+    found = ask([*(test for _, test in unread), *unasked])
+    for (info, _), status in zip(unread, found):
         object.__setattr__(info, "_status", status)
-        is_fine = is_fine and not status.is_failure
         if status is Status.SUCCESS and not (info.method or info.children) and info in reports[1:]:
             reports.remove(info)  # on the host it would not have been made
-    return is_fine and all(test(*(next(values) for _ in each)) for each, test in unasked)
+    return max(found) < FIRST_FAILURE
 
 
-def unread_statuses(infos: Iterable[Info]) -> Iterator[tuple[Info, Any]]:
-    """The computations and their parts whose statuses are still on a device, and these."""
+def unread_statuses(infos: Iterable[Info]) -> Iterator[tuple[Info, Test]]:
+    """The computations and their parts whose statuses are still on a device, and what reads
+    them."""
     for info in infos:
         status = info._status
-        if not isinstance(status, int) and not (xp := _namespace(status)).is_traced(status):
-            seen = xp.peek(status)
-            if seen is None:
-                yield info, status
-            else:
-                object.__setattr__(info, "_status", Status(int(np.max(seen, initial=0))))
+        if not isinstance(status, int | Pending):
+            xp = _namespace(status)
+            if not xp.is_traced(status):
+                seen = xp.peek(status)
+                if seen is None:
+                    yield info, Test((status,), _worst, Status.INACCURATE)
+                else:
+                    object.__setattr__(info, "_status", _worst(np.asarray(seen)))
         yield from unread_statuses(info.children)
 
 
@@ -234,6 +268,8 @@ def _largest(x: Any) -> Any:
     else an array."""
     if isinstance(x, int):
         return Status(x)
+    if isinstance(x, Pending):
+        return x.read()
     xp = backends.namespace_of(x)
     if xp is None:  # one of NumPy's numbers
         return Status(int(x))
@@ -335,6 +371,9 @@ def deliver(info: Info, on_failure: str, result: Any = None) -> Any:
     """Warn of a failure, or raise it, as the user wishes, and return the result. What cannot be
     seen yet can only be warned of later: under tracing by a program that computes the result,
     inside another call by that one, in a block `deferred` at its end."""
+    if state.unasked and state.current is None:  # at the end of a call in a block
+        tell_later(info, on_failure)
+        return result
     if on_failure == "ignore":
         return result
     worst = combine([info._status])
@@ -422,6 +461,9 @@ class Told(NamedTuple):
 def tell_later(info: Info, on_failure: str) -> None:
     """Complete this at the end of the block `deferred`, and tell of it if it is a failure."""
     assert state.waiting is not None
+    if state.unasked:
+        object.__setattr__(info, "_status", Pending(info._status, state.unasked))
+        state.unasked = []
     frame = sys._getframe(users_level() - 1)
     state.waiting.append(
         Told(info, on_failure, frame.f_code.co_filename, frame.f_lineno, frame.f_globals)

@@ -223,3 +223,7 @@ LOOKS = pairs(WITH_MORE_LOOKS)
 def allowed(name: str, maker: str) -> int:
     """How many looks a call may take: one, but for the exceptions."""
     return LOOKS.get((name, maker), 1)
+
+
+# The same on a CUDA device, where torch's own functions wait too (eigh, svd, ...), and copies to the device do.
+ON_DEVICE: Table = {}

@@ -14,7 +14,7 @@ from typing import Any
 from .. import backends
 from ..errors import ConvergenceError, ConvergenceWarning, MethodError
 from ..info import Info, state
-from ..status import Status, Told, explanation, read_status, unread_statuses
+from ..status import Pending, Status, Test, Told, ask, explanation, read_status, unread_statuses
 from . import signatures
 from .resolution import Rule
 
@@ -320,7 +320,8 @@ def deferred() -> Iterator[None]:
     if state.waiting is not None:
         yield
         return
-    state.waiting = waiting = []
+    waiting: list[Told] = []
+    state.waiting = waiting
     try:
         yield
     except BaseException as error:
@@ -378,10 +379,20 @@ def _tell_all(waiting: list[Told], is_left_by_error: bool = False) -> list[str]:
 def _read_statuses(infos: list[Info]) -> None:
     """Complete the statuses of these computations and of their parts, by one copy from each
     device."""
-    unread: dict[Any, list[tuple[Info, Any]]] = {}
-    for info, status in unread_statuses(infos):
-        xp = backends.namespace_of(status)
-        unread.setdefault((xp, str(xp.device_of(status))), []).append((info, status))
-    for (xp, _), group in unread.items():
-        for (info, _), value in zip(group, xp.fetch([status for _, status in group])):
-            object.__setattr__(info, "_status", Status(int(value.max(initial=0))))
+    groups: dict[str, list[tuple[Info, Test]]] = {}
+    for info in infos:
+        if isinstance(info._status, Pending):
+            for test in info._status.tests:
+                groups.setdefault(_device(test), []).append((info, test))
+            object.__setattr__(info, "_status", info._status.status)
+    for info, test in unread_statuses(infos):
+        groups.setdefault(_device(test), []).append((info, test))
+    for group in groups.values():
+        for (info, _), status in zip(group, ask([test for _, test in group])):
+            known = info._status if isinstance(info._status, int) else Status.SUCCESS
+            object.__setattr__(info, "_status", max(Status(known), status))
+
+
+def _device(test: Test) -> str:
+    xp: Any = backends.namespace_of(test.arrays[0])
+    return f"{xp.name} {xp.device_of(test.arrays[0])}"

@@ -172,7 +172,9 @@ class Function:
         if (reports or state.unasked) and state.waiting is None and not settle(reports):
             return self._call_again(A, arguments, method, info, on_failure)
         # true, or not to be seen yet
-        if reports and failed(combine([report._status for report in reports])) is not False:
+        if state.unasked or (
+            reports and failed(combine([report._status for report in reports])) is not False
+        ):
             result = deliver(summarise(reports, self.name, chosen.name), on_failure, result)
         if _release is None or not A.is_neutral:
             return result

@@ -326,19 +326,15 @@ class Resolution(NamedTuple):
 def decide(A: Any, found: Resolution, arguments: tuple[Any, ...] = ()) -> Rule:
     """The first rule whose guard holds; among equals, the cheapest."""
     was_choosing, state.is_choosing = state.is_choosing, True
+    i = 0
     try:
-        return _decide(A, found, arguments)
+        while not found.order[i].holds(A, arguments):  # the base case, the last, always does
+            i += 1
+        if not found.rivals[i]:
+            return found.order[i]
+        contenders = _contenders(A, i, found, arguments)
     finally:
         state.is_choosing = was_choosing
-
-
-def _decide(A: Any, found: Resolution, arguments: tuple[Any, ...]) -> Rule:
-    i = 0
-    while not found.order[i].holds(A, arguments):  # the base case, the last, always does
-        i += 1
-    if not found.rivals[i]:
-        return found.order[i]
-    contenders = _contenders(A, i, found, arguments)
     if len(contenders) == 1:
         return contenders[0]
     if any(r.cost is None for r in contenders):

@@ -16,7 +16,7 @@ from ..operators.context import broadcast_batches
 from ..operators.tree import conjugate_leaves
 from ..operators.unitary import pad_end
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
-from ..status import is_unseen, take_for_granted
+from ..status import Status, is_unseen, state, take_for_granted
 
 
 class CholeskyFactor(LinearOperator):
@@ -377,9 +377,10 @@ FEW = 4  # columns, which are looked at one by one
 def are_small(xp: Any, R: Array, B: Array, tol: float) -> bool:
     """Whether |r| <= tol |b| for each column, for sure: false too where squares might overflow
     or vanish, or there are NaN. On a device it is taken for granted."""
-    if is_unseen(R):
-        return not xp.is_traced(R) and take_for_granted(
-            functools.partial(norms_are_small, tol), rough_norms(xp, R), rough_norms(xp, B)
+    if xp.is_on_device(R) and is_unseen(R):
+        norms = rough_norms(xp, R), *sizes_of_columns(xp, B)
+        return take_for_granted(
+            functools.partial(status_of_norms, tol), *norms, failure=Status.INACCURATE
         )
     r, b = squares(xp, R), squares(xp, B)
     # Python's numbers are quicker than NumPy's arrays of few; they do not broadcast
@@ -392,8 +393,25 @@ def are_small(xp: Any, R: Array, B: Array, tol: float) -> bool:
     return bool(xp.all((r <= b) & (b > 1e-30) & (b < 1e30)))
 
 
-def norms_are_small(tol: float, r: Any, b: Any) -> bool:
-    """Whether |r| <= tol |b| for each column, for norms whose squares have not overflowed or
-    vanished."""
-    b = tol * b
-    return bool(np.all((r <= b) & (b > 1e-15) & (b < 1e15)))
+def sizes_of_columns(xp: Any, B: Array) -> tuple[Array, ...]:
+    """The norms of right sides; in a block `deferred`, where nothing is asked again, also their
+    largest entries, by which zero is told from numbers whose squares vanish."""
+    B = xp.stop_gradient(B)
+    norms = xp.rough_norm(B, -2)
+    return (norms, xp.max(xp.abs(B), axis=-2)) if state.waiting is not None else (norms,)
+
+
+def status_of_norms(tol: float, r: Any, b: Any, largest: Any = None) -> Status:
+    """SUCCESS where |r| <= tol |b| for each column, for norms whose squares have not overflowed or
+    vanished; `largest`: the largest entries of the right sides.
+
+    A right side of zero counts as one of size 1. NaN that are not in b come from dividing by zero.
+    """
+    fine = (r <= tol * b) & (1e-15 < tol * b) & (tol * b < 1e15)
+    if largest is not None:
+        fine = fine | ((largest == 0) & (r <= tol))
+    if np.all(fine):
+        return Status.SUCCESS
+    if not np.all(np.isfinite(b)):
+        return Status.NONFINITE
+    return Status.INACCURATE if np.all(np.isfinite(r)) else Status.SINGULAR

@@ -29,7 +29,7 @@ from ..operators import (
 )
 from ..operators.tree import inside_out
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
-from ..status import Status, all_hold, failed, first_failure, is_finite, is_unseen, take_for_granted
+from ..status import Status, failed, first_failure, is_finite, is_unseen, state, take_for_granted
 
 # Arrays as the functions see them: as matrices, in which precision, and whether their values can
 # be looked at.
@@ -230,7 +230,15 @@ def product_is_finite_later(xp: Any, x: Array, y: Array) -> bool:
     under tracing."""
     x, y = xp.stop_gradient(x), xp.stop_gradient(y)
     product = xp.matmul(x, y) if x.ndim == y.ndim == 1 else xp.sum(x * y)
-    return take_for_granted(is_finite, product)
+    # in a block it must be known which
+    least = () if state.waiting is None else (xp.min(xp.abs(x)),)
+    return take_for_granted(_status_of_product, product, *least, failure=Status.NONFINITE)
+
+
+def _status_of_product(product: Any, least: Any = 1) -> Status:
+    if np.isfinite(product).all():
+        return Status.SUCCESS
+    return Status.SINGULAR if least == 0 else Status.NONFINITE
 
 
 def total_of(xp: Any, x: Array) -> Array:
@@ -257,7 +265,8 @@ def reciprocal_spectrum(xp: Any, values: Array) -> Array:
     smallest, largest = xp.min(size, axis=-1), xp.max(size, axis=-1)
     if is_unseen(size):
         test = functools.partial(_are_regular, MARGIN * xp.eps(values.dtype))
-        if take_for_granted(test, xp.stop_gradient(smallest), xp.stop_gradient(largest)):
+        ends = xp.stop_gradient(smallest), xp.stop_gradient(largest)
+        if take_for_granted(test, *ends, failure=Status.SINGULAR):
             return xp.reciprocal(values)
     regular = smallest > MARGIN * xp.eps(values.dtype) * largest
     status = outcome(xp, regular, Status.SINGULAR)
@@ -267,9 +276,11 @@ def reciprocal_spectrum(xp: Any, values: Array) -> Array:
         return 1 / values
 
 
-def _are_regular(least: float, smallest: Any, largest: Any) -> bool:
+def _are_regular(least: float, smallest: Any, largest: Any) -> Status:
     """Whether eigenvalues whose sizes have these bounds can be divided by."""
-    return bool(np.all((smallest > least * largest) & np.isfinite(largest)))
+    if not np.all(np.isfinite(smallest + largest)):
+        return Status.NONFINITE
+    return Status.SUCCESS if np.all(smallest > least * largest) else Status.SINGULAR
 
 
 def report_all(reports: Sequence[Info]) -> None:
@@ -311,12 +322,24 @@ def report_failure(xp: Any, *conditions: tuple[Any, Status], **details: Any) -> 
         arrays
         and is_unseen(arrays[0])
         and all(is_array(holds) or holds for holds, _ in conditions)
-        and take_for_granted(all_hold, *arrays)
+        and take_for_granted(
+            functools.partial(
+                _first_of, [failure for holds, failure in conditions if is_array(holds)]
+            ),
+            *arrays,
+            failure=Status.INACCURATE,
+        )
     ):
         return
     status = first_failure(xp, *conditions)
     if status is not Status.SUCCESS:
         report(Info(status, **details))
+
+
+def _first_of(failures: Sequence[Status], *conditions: Any) -> Status:
+    """The failure of the first condition that does not hold everywhere."""
+    pairs = zip(failures, conditions, strict=True)
+    return next((failure for failure, holds in pairs if not np.all(holds)), Status.SUCCESS)
 
 
 def outcome(xp: Any, fine: Array, failure: Status) -> Array:
@@ -326,7 +349,8 @@ def outcome(xp: Any, fine: Array, failure: Status) -> Array:
 
 def report_finite(xp: Any, x: Array, **details: Any) -> None:
     """Report NaN or infinity in a result."""
-    if is_unseen(x) and xp.is_floating(x) and take_for_granted(is_finite, total_of(xp, x)):
+    is_later = is_unseen(x) and xp.is_floating(x)
+    if is_later and take_for_granted(is_finite, total_of(xp, x), failure=Status.NONFINITE):
         return
     report_failure(xp, (xp.all(xp.isfinite(x)), Status.NONFINITE), **details)
 
@@ -378,35 +402,6 @@ def has_no_zero(x: Array) -> bool:
     """Whether no number is zero; taken for granted where values cannot be seen at no cost."""
     values = namespace_of(x).peek(x)
     return values is None or bool((values != 0).all())
-
-
-# An operator looked at in blocks of its columns, so that its matrix is never there as a whole.
-
-
-BLOCK = 1 << 20  # entries at a time
-
-
-def by_columns(
-    A: LinearOperator, measure: Callable[[Array, Any], Array], count: int | None = None
-) -> Array:
-    """`measure(columns, places)`, a number for each column, of the first `count` columns (default:
-    all): (*batch, count).
-
-    `columns` is (*batch, m, width), `places` their indices. The last block may reach past the end:
-    those columns are zero, and their numbers are dropped.
-    """
-    xp, (m, n), device = A.xp, A.shape[-2:], A._context.device
-    count = n if count is None else count
-    width = min(count, max(1, BLOCK // (max(m, n) * max(1, math.prod(A.batch_shape)))))
-    blocks = -(-count // width)
-    columns, within = (xp.arange(size, device=device) for size in (n, width))
-
-    def numbers(start: Array) -> Array:
-        places = start + within
-        return measure(A @ xp.astype(columns[:, None] == places, A.dtype), places)
-
-    found = xp.moveaxis(xp.loop_map(numbers, width * xp.arange(blocks, device=device)), 0, -2)
-    return xp.reshape(found, (*A.batch_shape, blocks * width))[..., :count]
 
 
 # Orthonormal columns as operators: some of them, all of them in another order, and those that are

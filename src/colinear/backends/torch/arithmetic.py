@@ -62,10 +62,17 @@ def minimum(x: Any, y: Any) -> torch.Tensor:
 def _tensors(x: Any, y: Any) -> tuple[Any, Any]:
     """Scalars become tensors, which torch's binary functions demand."""
     if not isinstance(x, torch.Tensor):
-        x = torch.as_tensor(x, dtype=torch.result_type(y, x), device=y.device)
+        x = _beside(x, torch.result_type(y, x), y.device)
     if not isinstance(y, torch.Tensor):
-        y = torch.as_tensor(y, dtype=torch.result_type(x, y), device=x.device)
+        y = _beside(y, torch.result_type(x, y), x.device)
     return x, y
+
+
+def _beside(x: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:
+    """A number as a tensor; on a device it is filled there, which waits for nothing."""
+    if isinstance(x, int | float | complex):
+        return torch.full((), x, dtype=dtype, device=device)
+    return torch.as_tensor(x, dtype=dtype, device=device)
 
 
 def count_nonzero(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:

@@ -145,7 +145,16 @@ def asarray(x: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
         is_eager = not torch.compiler.is_compiling()
         if is_eager and (not x.flags.writeable or builtins.any(stride < 0 for stride in x.strides)):
             x = x.copy()  # torch warns about the one and refuses the other
-    return torch.as_tensor(x, dtype=dtype, device=device)
+    if device is None or torch.compiler.is_compiling():
+        return torch.as_tensor(x, dtype=dtype, device=device)
+    return _moved(torch.as_tensor(x, dtype=dtype), device)
+
+
+def _moved(x: torch.Tensor, device: Any) -> torch.Tensor:
+    """The tensor on a device. To a CUDA device it is copied behind what that has still to do: what
+    is not in pinned memory has left the host when the call returns."""
+    is_sent = device is not None and x.is_cpu and torch.device(device).type == "cuda"
+    return x.to(device, non_blocking=is_sent)
 
 
 def astype(x: Any, dtype: Any) -> torch.Tensor:
@@ -244,7 +253,8 @@ def fetch(arrays: Any) -> list[np.ndarray]:
     inside = [_values(x) for x in arrays]
     with torch._C._DisableFuncTorch():
         if len(inside) == 1:
-            return [to_numpy(inside[0])]
+            x = inside[0]
+            return [np.asarray(x.item()) if x.ndim == 0 else to_numpy(x)]
         joined = to_numpy(torch.cat([x.detach().reshape(-1) for x in inside]))
     found, start = [], 0
     for x in inside:
@@ -264,7 +274,11 @@ def peek(x: Any) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
     x = _values(x)
-    return None if x is None or is_on_device(x) or x.layout != torch.strided else to_numpy(x)
+    return (
+        None
+        if x is None or x.device.type not in HOSTS or x.layout != torch.strided
+        else to_numpy(x)
+    )
 
 
 def is_traced(x: Any) -> builtins.bool:
@@ -324,7 +338,7 @@ def _draw(
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     dtype = None if dtype is None else dtype_from(dtype)
     with torch._C._DisableFuncTorch():
-        return draw(shape, generator=gen, dtype=dtype, device=gen.device).to(device)
+        return _moved(draw(shape, generator=gen, dtype=dtype, device=gen.device), device)
 
 
 # Standard normal numbers, of which complex ones have E|z|^2 = 1; and uniform numbers in [0, 1), or
@@ -344,7 +358,7 @@ def rademacher(
         )
         bits = (octets[:, None] >> torch.arange(8, dtype=torch.uint8, device=octets.device)) & 1
         return (1 - 2 * bits.reshape(-1)[:size].to(dtype)).reshape(shape)
-    values = torch.tensor([1, 1j, -1, -1j], dtype=dtype, device=device)
+    values = _moved(torch.tensor([1, 1j, -1, -1j], dtype=dtype), device)
     return values[
         _draw(functools.partial(torch.randint, len(values)), gen, shape, torch.int64, device)
     ]

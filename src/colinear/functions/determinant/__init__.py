@@ -21,7 +21,6 @@ from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, is_unseen, take_for_granted
 from ..common import (
     dense,
-    host_value,
     ignore_float_errors,
     outcome,
     report_status,
@@ -281,11 +280,12 @@ def lacks_derivative(xp: Any, logarithm: Array) -> bool:
     if not xp.is_differentiated(logarithm):
         return False
     held = xp.stop_gradient(logarithm)
-    if is_unseen(held) and not xp.is_traced(held):
+    values = xp.peek(held)
+    if values is None and is_unseen(held):
         take_for_granted(lambda values: not (values == -math.inf).any(), held)
         return False
-    values = host_value(xp, held)
-    return values is not None and bool((values == -math.inf).any())
+    values = xp.to_numpy(held) if values is None else values
+    return bool((values == -math.inf).any())
 
 
 logdet = function("logdet", base=logarithm_of_determinant, forwards=True, rewrites=False)

@@ -21,12 +21,13 @@ from ...factors.dense import (
     column_norms,
     mirrored,
     norm_of_probe,
-    norms_are_small,
     probe,
     qr_factor,
     reproduces,
     rough_norms,
+    sizes_of_columns,
     squares,
+    status_of_norms,
     times_adjoint,
 )
 from ...factors.inverse import Implicit, Inverse, differentiable
@@ -228,18 +229,23 @@ def _judge(
     )
 
 
-def _is_plainly_right(xp: Any, A: Array, B: Array, X: Array, tol: float) -> bool:
-    """A sufficient test of what `_judge` looks at, cheap, and passed by most answers."""
+def _is_plainly_right(
+    xp: Any, A: Array, B: Array, X: Array, tol: float, broken: Status = Status.SINGULAR
+) -> bool:
+    """A sufficient test of what `_judge` looks at, cheap, and passed by most answers. `broken`: what
+    NaN in X mean."""
     n, eps = A.shape[-1], xp.eps(A.dtype)
-    if is_unseen(X) and judgement.left_out is not None:
+    is_later = xp.is_on_device(X) and is_unseen(X)
+    if is_later and judgement.left_out is not None:
         # the residual of the whole is asked for too, so that only the growth of A^-1 is left
         norms = rough_norms(xp, X[..., -1], -1), rough_norms(xp, A, (-2, -1))
-        return take_for_granted(functools.partial(_is_regular, n, eps), *norms)
-    if is_unseen(X):
+        test = functools.partial(_status_of_growth, n, eps, broken)
+        return take_for_granted(test, *norms, failure=broken)
+    if is_later:
         R = B - xp.matmul(A, X)
-        norms = [rough_norms(xp, Y) for Y in (R, B, X)]
-        test = functools.partial(_is_plainly_right_by_norms, n, eps, tol)
-        return take_for_granted(test, *norms, rough_norms(xp, A, (-2, -1)))
+        sizes = rough_norms(xp, A, (-2, -1)), rough_norms(xp, X), rough_norms(xp, R)
+        test = functools.partial(_status_by_norms, n, eps, tol, broken)
+        return take_for_granted(test, *sizes, *sizes_of_columns(xp, B), failure=broken)
     if not are_small(xp, B - xp.matmul(A, X), B, min(tol, math.sqrt(eps))):
         return False
     if xp.name == "numpy" and A.ndim == X.ndim == 2:
@@ -250,25 +256,28 @@ def _is_plainly_right(xp: Any, A: Array, B: Array, X: Array, tol: float) -> bool
     return bool(xp.all((growth < squares(xp, B[..., -1], axis=-1)) & (size > 1e-30)))
 
 
-def _is_plainly_right_by_norms(
-    n: int, eps: float, tol: float, r: Any, b: Any, x: Any, size: Any
-) -> bool:
-    """The test of `_judge` by the norms of the columns of R, B and X, and by |A|_F, which is
-    between the largest entry of A and n times that."""
-    with np.errstate(all="ignore"):
-        size, reach = size * x[..., -1], b[..., -1]
-        is_good = (r[..., -1] <= math.sqrt(eps) * (size + reach)) & (
-            MARGIN * n * eps * size < reach
-        )
-        is_safe = (1e-15 < size) & (size < 1e15)
-    return bool(np.all(is_good & is_safe)) and norms_are_small(tol, r[..., :-1], b[..., :-1])
+def _status_by_norms(
+    n: int, eps: float, tol: float, broken: Status, size: Any, x: Any, r: Any, b: Any, *largest: Any
+) -> Status:
+    """The judgement of `_judge` by |A|_F, which is between the largest entry of A and n times that,
+    and by the norms of the columns of X, R and B, the last of which is the probe."""
+    status = _status_of_growth(n, eps, broken, x[..., -1], size)
+    if status is not Status.SUCCESS:
+        return status
+    if not np.all(r[..., -1] <= math.sqrt(eps) * (size * x[..., -1] + b[..., -1])):
+        return Status.INACCURATE
+    return status_of_norms(tol, r[..., :-1], b[..., :-1], *(y[..., :-1] for y in largest))
 
 
-def _is_regular(n: int, eps: float, x: Any, size: Any) -> bool:
+def _status_of_growth(n: int, eps: float, broken: Status, x: Any, size: Any) -> Status:
     """Whether |x| for A x = p, and |A|_F, are those of a matrix that is not singular to working
     accuracy."""
-    growth = MARGIN * n * eps * size * x
-    return bool(np.all((growth < norm_of_probe(n)) & (1e-15 < size) & (size < 1e15)))
+    if not np.all(np.isfinite(size)):
+        return Status.NONFINITE
+    if not np.all(np.isfinite(x)):
+        return broken
+    is_regular = MARGIN * n * eps * size * x < norm_of_probe(n)
+    return Status.SUCCESS if np.all(is_regular & (size > 1e-15)) else Status.SINGULAR
 
 
 def worst(xp: Any, status: Array) -> Status | None:
@@ -319,7 +328,7 @@ def _first_right(
         factor, broken = make(xp, A) if name == "QR" else differentiable(xp, make, A)
         X = factor._matmat(B)
         is_first = not (failures or is_traced or is_detailed()) and name != "QR"
-        if is_first and _is_plainly_right(xp, held, B, X, tol):
+        if is_first and _is_plainly_right(xp, held, B, X, tol, _BROKEN.get(name, Status.SINGULAR)):
             return Solution(factor, X[..., :-1], None, None, True), None
         found = judge(name, factor, broken, X)
         status = worst(xp, found.status)

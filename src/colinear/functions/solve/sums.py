@@ -248,8 +248,9 @@ def capacitance_by_entries(low_rank: Any, d: Array) -> tuple[Dense, Array]:
     """I + C V^H D^-1 U, and C V^H, for the entries d of D as a column; both as matrices, and S^H
     S where that saves work."""
     xp, U, right = low_rank.xp, low_rank.U, right_matrix(low_rank)
-    is_positive = is_gram(low_rank) and not xp.is_complex(d) and not is_unseen(d)
-    is_positive = is_positive and bool(xp.min(d) > 0)
+    is_positive = is_gram(low_rank) and not xp.is_complex(d)
+    if is_positive:
+        is_positive = not (xp.is_on_device(d) and is_unseen(d)) and bool(xp.min(d) > 0)
     inner = gram(U / xp.sqrt(d)) if is_positive else xp.matmul(right, U / d)
     return _plus_identity(inner, is_positive), right
 
