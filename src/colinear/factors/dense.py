@@ -407,11 +407,12 @@ def status_of_norms(tol: float, r: Any, b: Any, largest: Any = None) -> Status:
 
     A right side of zero counts as one of size 1. NaN that are not in b come from dividing by zero.
     """
-    fine = (r <= tol * b) & (1e-15 < tol * b) & (tol * b < 1e15)
+    most = tol * b
+    fine = (r <= most) & (1e-15 < most) & (most < 1e15)
     if largest is not None:
         fine = fine | ((largest == 0) & (r <= tol))
-    if np.all(fine):
+    if fine.all():
         return Status.SUCCESS
-    if not np.all(np.isfinite(b)):
+    if not np.isfinite(b).all():
         return Status.NONFINITE
-    return Status.INACCURATE if np.all(np.isfinite(r)) else Status.SINGULAR
+    return Status.INACCURATE if np.isfinite(r).all() else Status.SINGULAR

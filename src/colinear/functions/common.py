@@ -236,7 +236,7 @@ def product_is_finite_later(xp: Any, x: Array, y: Array) -> bool:
 
 
 def _status_of_product(product: Any, least: Any = 1) -> Status:
-    if np.isfinite(product).all():
+    if np.isfinite(product):
         return Status.SUCCESS
     return Status.SINGULAR if least == 0 else Status.NONFINITE
 

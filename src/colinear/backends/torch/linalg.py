@@ -77,7 +77,10 @@ def lu_factor(A: Array) -> tuple[Array, Array]:
     """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps
     (from 0) as in LAPACK."""
     LU, pivots, _ = torch.linalg.lu_factor_ex(A)
-    return LU, pivots - 1
+    swaps = pivots - 1
+    if not torch.compiler.is_compiling():
+        swaps._of_lapack = pivots  # which saves an operation in each solve
+    return LU, swaps
 
 
 @_half
@@ -86,7 +89,8 @@ def lu_solve(
 ) -> Array:
     """Solve A X = B, A^T X = B or A^H X = B from `lu_factor(A)`; B is (*batch, n, k)."""
     LU, B = _common(LU, B)
-    pivots = (pivots + 1).to(torch.int32)
+    given = getattr(pivots, "_of_lapack", None)
+    pivots = (pivots + 1).to(torch.int32) if given is None else given
     if adjoint or not transpose:
         return torch.linalg.lu_solve(LU, pivots, B, adjoint=adjoint)
     return torch.linalg.lu_solve(LU, pivots, B.conj(), adjoint=True).conj()  # A^T = conj(A^H)

@@ -272,12 +272,12 @@ def _status_by_norms(
 def _status_of_growth(n: int, eps: float, broken: Status, x: Any, size: Any) -> Status:
     """Whether |x| for A x = p, and |A|_F, are those of a matrix that is not singular to working
     accuracy."""
-    if not np.all(np.isfinite(size)):
+    is_regular = (MARGIN * n * eps / norm_of_probe(n)) * size * x < 1
+    if (is_regular & (size > 1e-15)).all():
+        return Status.SUCCESS
+    if not np.isfinite(size).all():
         return Status.NONFINITE
-    if not np.all(np.isfinite(x)):
-        return broken
-    is_regular = MARGIN * n * eps * size * x < norm_of_probe(n)
-    return Status.SUCCESS if np.all(is_regular & (size > 1e-15)) else Status.SINGULAR
+    return Status.SINGULAR if np.isfinite(x).all() else broken
 
 
 def worst(xp: Any, status: Array) -> Status | None:
