@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.devices import cuda
 from support.registry import MAKERS
-from support.synchronisations import CALLS, ON_DEVICE, counted_on_device, pairs
+from support.synchronisations import CALLS, allowed, counted_on_device
 
 import colinear as co
 from colinear import backends
 
 pytestmark = pytest.mark.gpu
-WAITS = pairs(ON_DEVICE)
 
 
 def count(name: str, maker: str) -> list[list[str]]:
@@ -46,22 +42,13 @@ def count(name: str, maker: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("maker", sorted(MAKERS))
 def test_a_call_waits_for_the_device_once(maker: str) -> None:
-    too_many, needless = [], []
-    counts: dict[str, int] = {}
+    """The exceptions are those of `tests/conformance/test_synchronisations.py`, which sees whether each is needed."""
+    too_many = []
     for name in CALLS:
-        found = count(name, maker)
-        if not found:
-            continue
-        worst: list[str] = max(found, key=len)
-        counts[name], most = len(worst), WAITS.get((name, maker), 1)
-        if len(worst) > most:
-            too_many.append(f"{name}: {len(worst)} waits, {most} allowed: {worst}")
-        if (name, maker) in WAITS and len(worst) < most:
-            needless.append(f"{name} takes {len(worst)}: shorten ON_DEVICE")
-    if folder := os.environ.get("COLINEAR_COUNTS"):  # to write the table anew
-        Path(folder, f"{maker}.json").write_text(json.dumps(counts))
+        worst: list[str] = max(count(name, maker), key=len, default=[])
+        if len(worst) > allowed(name, maker):
+            too_many.append(f"{name}: {len(worst)} waits, {allowed(name, maker)} allowed: {worst}")
     assert not too_many, "\n".join(too_many)
-    assert not needless, "\n".join(needless)
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")

@@ -134,12 +134,19 @@ WITH_MORE_LOOKS: Table = {
     "LAPACK's methods for bands run on the host": [
         (
             2,
-            "det logdet slogdet solve_and_logdet",
+            "det inv logdet slogdet solve",
             "annotated_pd_tridiagonal banded tridiagonal tridiagonal_broadcast",
         ),
-        (3, "apply cond eig eigmax eigmin exp lstsq pinv rank svd", "annotated_pd_tridiagonal"),
-        (3, "apply eig eigmax eigmin", "tridiagonal tridiagonal_broadcast"),
-        (4, "lu", "annotated_pd_tridiagonal tridiagonal tridiagonal_broadcast"),
+        (
+            3,
+            "apply cond eig eigmax eigmin exp lstsq pinv rank solve_and_logdet svd",
+            "annotated_pd_tridiagonal",
+        ),
+        (3, "apply eig eigmax eigmin pinv solve_and_logdet", "tridiagonal tridiagonal_broadcast"),
+        (3, "pinv solve_and_logdet", "banded"),
+        (4, "lstsq", "banded"),
+        (4, "lstsq lu", "tridiagonal tridiagonal_broadcast"),
+        (4, "lu", "annotated_pd_tridiagonal"),
     ],
     "Cholesky fails, which shows at the end: the call is run again": [
         (3, "logdet slogdet", "annotated_psd_singular"),
@@ -231,7 +238,3 @@ LOOKS = pairs(WITH_MORE_LOOKS)
 def allowed(name: str, maker: str) -> int:
     """How many looks a call may take: one, but for the exceptions."""
     return LOOKS.get((name, maker), 1)
-
-
-# The same on a CUDA device, where torch's own functions wait too (eigh, svd, ...), and copies to the device do.
-ON_DEVICE: Table = {}

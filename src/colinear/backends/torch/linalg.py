@@ -18,6 +18,7 @@ from .. import torch as xp
 from ..numpy import linalg as _numpy_linalg
 from ..shared import cholesky_solve, eigen_solve, ldl_slogdet, of_finite, pivot_order
 from .arithmetic import _half
+from .arrays import asarray, fetch, is_on_device
 from .derivatives import custom_derivative
 
 Array = Any
@@ -244,8 +245,11 @@ def solve_triangular(
 
 
 def _on_host(solve: Any, *arrays: Array) -> Array:
-    X = solve(*(x.numpy(force=True) for x in arrays))
-    return torch.from_numpy(np.ascontiguousarray(X)).to(arrays[-1].device)
+    if is_on_device(arrays[-1]):  # by one copy
+        host = fetch(arrays)
+    else:
+        host = [x.numpy(force=True) for x in arrays]
+    return asarray(np.ascontiguousarray(solve(*host)), device=arrays[-1].device)
 
 
 def _tridiagonal_jvp(primals: tuple, tangents: tuple, X: Array) -> Array:
