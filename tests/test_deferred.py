@@ -209,6 +209,17 @@ def test_on_a_device_failures_are_told_with_their_status() -> None:
     assert info._status is co.Status.SINGULAR and info.failed
 
 
+def test_on_a_device_failures_are_told_in_jax() -> None:
+    pytest.importorskip("jax")
+    singular, b = diagonal("jax", 1.0, 0.0), ones("jax")
+    with pretended("jax"), pytest.warns(co.ConvergenceWarning, match="SINGULAR") as caught:
+        with co.deferred():
+            co.solve(singular, b)
+            _, info = co.solve(np.ones((2, 2)) * b, b, info=True)
+        assert len(caught) == 1
+    assert info._status is co.Status.SINGULAR
+
+
 def test_what_fails_on_a_device_is_mended_as_on_the_host() -> None:
     torch = pytest.importorskip("torch")
     indefinite = co.PSD(torch.diag(torch.tensor([1.0, -1.0, 2.0], dtype=torch.float64)))

@@ -35,6 +35,18 @@ def test_answers_on_a_device_are_those_of_the_host(maker: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize(
+    "maker", ["dense", "annotated_pd", "diagonal", "kronecker", "sum_low_rank_and_diagonal"]
+)
+def test_answers_on_a_device_are_those_of_the_host_in_jax(maker: str) -> None:
+    pytest.importorskip("jax")
+    names = ("solve", "inv", "slogdet", "lstsq", "eig", "exp", "sqrt", "cholesky", "lu")
+    for case in cases(maker, "jax", "device", PAIRS[1]):
+        for name in names:
+            with pretended("jax"):
+                FUNCTIONS[name](case)
+
+
 def made(maker: str) -> list[Any]:
     xp, rng = backends.get("torch"), np.random.default_rng
     found = (MAKERS[maker](xp, "float64", batch, rng(0)) for batch in ((), (2,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import linecache
 import sys
 import warnings
@@ -23,10 +24,9 @@ WAITING = {  # the operations of torch that copy a value to the host, or whose s
 
 
 @contextlib.contextmanager
-def pretended() -> Iterator[None]:
-    """CPU tensors are taken to be on a device, by the one question that the backend asks."""
-    from colinear.backends.torch import arrays
-
+def pretended(framework: str = "torch") -> Iterator[None]:
+    """CPU arrays are taken to be on a device, by the one question that the backend asks."""
+    arrays: Any = importlib.import_module(f"colinear.backends.{framework}.arrays")
     hosts, arrays.HOSTS = arrays.HOSTS, frozenset()
     try:
         yield
