@@ -1,6 +1,7 @@
-"""Iterations on a GPU: what a step of CG costs beyond the memory that it must move, and eigenvalues beside CuPy.
+"""On a GPU: small and structured solves beside the formula by hand, what a step of CG costs beyond the memory that
+it must move, and eigenvalues beside CuPy.
 
-    python benchmarks/gpu.py                 # prints the table; --json FILE saves it
+    python benchmarks/gpu.py                 # prints the table; --json FILE saves it; --calls: the solves alone
 
 The five-point Laplacian of a square grid in single precision. A step of CG reads and writes 10 vectors and, by a stencil, 2 more:
 that many bytes at the speed of a copy are the floor. `by hand` is the same recurrence written out in the framework.
@@ -63,6 +64,115 @@ def seconds(work: Callable[[], Any], wait: Callable[[Any], None], repeats: int =
         wait(work())
         times.append(time.perf_counter() - start)
     return min(times)
+
+
+def call_rows(rows: list[dict[str, Any]], scale: int = 1) -> None:
+    """Solves in torch, built and called anew each time, beside the formula written out; a call waits for its status,
+    so by hand too the device is waited for."""
+    import torch
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    g = torch.Generator(device).manual_seed(0)
+
+    def normal(*shape: int) -> Any:
+        return torch.randn(*shape, generator=g, device=device)
+
+    def positive(*shape: int) -> Any:
+        return torch.rand(*shape, generator=g, device=device) + 1
+
+    def well(n: int) -> Any:
+        return normal(n, n) / n**0.5 + 2 * torch.eye(n, device=device)
+
+    def spd(*shape: int) -> Any:
+        M = normal(*shape)
+        return M @ M.mT / shape[-1] + torch.eye(shape[-1], device=device)
+
+    def wait(_: Any) -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def row(what: str, ours: Callable[[], Any], hand: Callable[[], Any], repeats: int = 50) -> None:
+        error = float((ours() - hand()).abs().max() / hand().abs().max())
+        assert error < 1e-2, (what, error)
+        add(rows, what, seconds(ours, wait, repeats), seconds(hand, wait, repeats), None)
+        with co.deferred():  # the calls alone; the end of the block waits
+            put_off = seconds(ours, wait, repeats)
+        add(rows, f"{what}, deferred", put_off, rows[-1]["bar"], None)
+
+    d, b = positive(100), normal(100)
+    row("torch, Diagonal n = 100", lambda: co.solve(co.Diagonal(d), b), lambda: b / d)
+
+    def kronecker_by_hand(A: Any, B: Any, b: Any) -> Any:
+        X = torch.linalg.solve(A, b.reshape(A.shape[-1], B.shape[-1]))
+        return torch.linalg.solve(B, X.mT).mT.reshape(-1)
+
+    A, B = well(10), well(10)
+    row(
+        "torch, Kronecker 10 x 10",
+        lambda: co.solve(co.Kronecker(A, B), b),
+        lambda: kronecker_by_hand(A, B, b),
+    )
+
+    def woodbury_by_hand(U: Any, d: Any, b: Any) -> Any:
+        scaled, y = U / d[..., None], b / d[..., None]
+        K = torch.eye(U.shape[-1], device=device) + U.mT @ scaled
+        return y - scaled @ torch.linalg.solve(K, U.mT @ y)
+
+    U, e, c = normal(5000 // scale, 10), positive(5000 // scale), normal(5000 // scale)
+    row(
+        "torch, Woodbury n = 5000, r = 10",
+        lambda: co.solve(co.LowRank(U) + co.Diagonal(e), c),
+        lambda: woodbury_by_hand(U, e, c[:, None])[:, 0],
+    )
+    Us, ds, bs = (
+        normal(1000 // scale, 2000 // scale, 10),
+        positive(1000 // scale, 2000 // scale),
+        normal(1000 // scale, 2000 // scale, 1),
+    )
+    row(
+        "torch, 1000 x Woodbury (2000, r = 10)",
+        lambda: co.solve(co.LowRank(Us) + co.Diagonal(ds), bs),
+        lambda: woodbury_by_hand(Us, ds, bs),
+    )
+    P, Pb = spd(10_000 // scale, 32, 32), normal(10_000 // scale, 32, 1)
+    row(
+        "torch, 10 000 x PSD 32 x 32",
+        lambda: co.solve(co.PSD(P), Pb),
+        lambda: torch.cholesky_solve(Pb, torch.linalg.cholesky(P)),
+    )
+    # in double precision: the condition is 1.6e6
+    n = 2000 // scale
+    ones = torch.ones(n, device=device, dtype=torch.float64)
+    T = co.PD(co.Tridiagonal(-ones[1:], 2 * ones, -ones[1:]))
+    f = normal(n * n).double()
+    k = torch.arange(1, n + 1, device=device) * torch.pi / (n + 1)
+    values = 2 - 2 * torch.cos(k.double())
+    grid = values[:, None] + values
+
+    def sine(X: Any) -> Any:
+        """The sine transform along the last axis, by a transform of twice the length."""
+        zero = torch.zeros(*X.shape[:-1], 1, device=device, dtype=X.dtype)
+        wide = torch.cat([zero, X, zero, -X.flip(-1)], -1)
+        return -torch.fft.rfft(wide).imag[..., 1 : n + 1] / (2 * (n + 1)) ** 0.5
+
+    def poisson_by_hand() -> Any:
+        X = sine(sine(f.reshape(n, n)).mT) / grid
+        return sine(sine(X).mT).reshape(-1)
+
+    row(
+        "torch, Poisson 2000 x 2000",
+        lambda: co.solve(co.KroneckerSum(T, T), f),
+        poisson_by_hand,
+        10,
+    )
+    C, D = (well(2000 // scale) for _ in range(2))
+    F = normal((2000 // scale) ** 2)
+    row(
+        "torch, Kronecker of two 2000",
+        lambda: co.solve(co.Kronecker(C, D), F),
+        lambda: kronecker_by_hand(C, D, F),
+        10,
+    )
 
 
 def torch_rows(rows: list[dict[str, Any]], n: int, steps: int) -> None:
@@ -183,6 +293,7 @@ def main() -> None:
     parser.add_argument("--json", help="save the table here")
     parser.add_argument("--grid", type=int, default=GRID)
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--calls", action="store_true", help="the solves alone")
     parser.add_argument("--eigen", action="store_true", help="eigenvalues too, which takes minutes")
     arguments = parser.parse_args()
     if not has_cuda():
@@ -190,8 +301,10 @@ def main() -> None:
         return
     rows: list[dict[str, Any]] = []
     print(f"{'microseconds':52}{'colinear':>12}{'bar':>12}{'floor':>12}   ratio")
-    torch_rows(rows, arguments.grid, arguments.steps)
-    jax_rows(rows, arguments.grid, arguments.steps)
+    call_rows(rows)
+    if not arguments.calls:
+        torch_rows(rows, arguments.grid, arguments.steps)
+        jax_rows(rows, arguments.grid, arguments.steps)
     if arguments.eigen:
         eigen_rows(rows, arguments.grid)
     if arguments.json:

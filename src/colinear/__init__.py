@@ -15,7 +15,7 @@ import sys
 
 from . import backends, testing
 from .detect import detect
-from .dispatch import Choice, Cost, Function, check_rules, function, rule
+from .dispatch import Choice, Cost, Function, check_rules, deferred, function, rule
 from .errors import (
     AmbiguityError,
     AnnotationError,
@@ -95,7 +95,7 @@ __all__ = [
     # dispatch
     "function", "rule", "check_rules", "explain", "Plan", "Choice", "Cost", "Function",
     # results and errors
-    "Info", "Status", "ColinearError", "ShapeError", "DtypeError", "BackendError",
+    "Info", "Status", "deferred", "ColinearError", "ShapeError", "DtypeError", "BackendError",
     "DeviceError", "AnnotationError", "AmbiguityError", "ConvergenceError", "MethodError",
     "TooLargeError", "ColinearWarning", "ConvergenceWarning", "ApproximationWarning",
     "DerivativeWarning", "FallbackWarning", "testing",

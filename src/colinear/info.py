@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from . import backends
-from .status import Status, combine, deliver, failed, is_unseen, number_text
+from .status import (
+    Pending,
+    Status,
+    combine,
+    deliver,
+    failed,
+    may_read,
+    number_text,
+    overlook,
+    read_status,
+    state,
+)
 
 # Trees drawn as text, one line per node.
 
@@ -73,7 +83,7 @@ class Info:
     """
 
     _status: Any
-    converged: Any
+    _converged: Any
     iterations: Any
     matvecs: Any
     residual: Any
@@ -104,7 +114,7 @@ class Info:
         children: tuple[Info, ...] = (),
         seconds: float | None = None,
     ):
-        if converged is None:
+        if converged is None and isinstance(status, int):
             converged = status < int(Status.STOPPED)
         values = (
             status,
@@ -129,11 +139,20 @@ class Info:
         status = self._status
         if type(status) is Status:
             return status
-        if isinstance(status, int) or (
-            getattr(status, "shape", None) == () and not is_unseen(status)
-        ):
-            return Status(int(status))
+        if isinstance(status, Pending):
+            status = status.read()
+            object.__setattr__(self, "_status", status)
+        elif isinstance(status, int) or (getattr(status, "shape", None) == () and may_read(status)):
+            status = Status(int(status))
+            object.__setattr__(self, "_status", status)
         return status
+
+    @property
+    def converged(self) -> Any:
+        # of an array only if asked for: on a device that is an operation
+        if self._converged is None:
+            return self.status < int(Status.STOPPED)
+        return self._converged
 
     @property
     def failed(self) -> Any:
@@ -176,7 +195,7 @@ class Info:
         return draw(self, _line, lambda info: info.children)
 
 
-_LEAVES = ("_status", "converged", "iterations", "matvecs", "residual", "error", "history")
+_LEAVES = ("_status", "_converged", "iterations", "matvecs", "residual", "error", "history")
 _STATIC = ("method", "function", "rule", "message")
 _FIELDS = (*_LEAVES, *_STATIC, "children", "seconds")
 
@@ -194,7 +213,8 @@ def _flatten(info: Info) -> tuple[tuple[Any, ...], Any]:
     present = tuple(name for name in _LEAVES if getattr(info, name) is not None)
     # An IntEnum is no array type to JAX; a plain int is.
     leaves = tuple(
-        int(v) if isinstance(v, Status) else v for v in (getattr(info, name) for name in present)
+        int(v if isinstance(v, Status) else v.read()) if isinstance(v, Status | Pending) else v
+        for v in (getattr(info, name) for name in present)
     )
     return (*leaves, *info.children), (present, tuple(getattr(info, name) for name in _STATIC))
 
@@ -213,7 +233,7 @@ def _line(info: Info) -> str:
     name = ": ".join(part for part in (info.function, info.rule) if part) or "Info"
     if info.method:
         name += f" by {info.method}"
-    status = combine([info._status])
+    status = read_status(info)
     parts = [f"{name}  {status.name if isinstance(status, Status) else 'traced'}"]
     for field in ("residual", "error", "iterations", "matvecs"):
         if (value := getattr(info, field)) is not None:
@@ -243,26 +263,6 @@ class Scope:
 
     def __init__(self, reports: list[Info], is_detailed: bool = False, planner: Any = None):
         self.reports, self.is_detailed, self.planner = reports, is_detailed, planner
-
-
-class _State(threading.local):
-    """What this thread is doing; a thread-local, because Dynamo traces no context variables.
-
-    `current` is the innermost Scope, None outside all calls. `split` is the type of the named
-    method whose operator a rule is splitting, so that parts must be known to have what the method
-    needs; None where none is. `left_out` are the operators whose inverses are left to the residual
-    of a solve to judge; None where rules judge. `is_lent`: whether NumPy computes with arrays lent
-    by JAX.
-    """
-
-    def __init__(self) -> None:
-        self.current: Scope | None = None
-        self.split: Any = None
-        self.left_out: list[Any] | None = None
-        self.is_lent = False
-
-
-state = _State()
 
 
 def planning() -> bool:
@@ -309,6 +309,8 @@ def recording(detailed: bool = False) -> Iterator[list[Info]]:
         yield reports
     finally:
         state.current = outer
+    if reports:
+        overlook([info._status for info in reports])  # those that are not passed on
 
 
 def labelled(label: str, f: Any, *arguments: Any) -> Any:
@@ -351,7 +353,7 @@ def summarise(
     number = _only_column if one_column else lambda x: x
     return Info(
         status=combine(info._status for info in reports),
-        converged=number(only.converged) if only else _all(info.converged for info in reports),
+        converged=number(only._converged) if only else _all([info._converged for info in reports]),
         iterations=total(info.iterations for info in reports),
         matvecs=total(info.matvecs for info in reports),
         residual=number(only.residual) if only else None,
@@ -381,7 +383,10 @@ def total(counts: Iterable[Any]) -> Any:
     return total
 
 
-def _all(flags: Iterable[Any]) -> Any:
+def _all(flags: Sequence[Any]) -> Any:
+    """Whether all have converged; None if that is to be seen by the status."""
+    if any(flag is None for flag in flags):
+        return None
     result: Any = True
     for flag in flags:
         xp = backends.namespace_of(flag)

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import backends
 from .errors import BackendError
-from .status import Status, combine, is_unseen
+from .status import Status, may_read, read_status
 
 if TYPE_CHECKING:
     from .info import Info
@@ -27,7 +27,7 @@ def plot_history(info: Info, axes: Any = None) -> Any:
             f"{info.method or 'unknown'}). Iterative methods keep one where "
             "info=True asks for it: x, info = solve(A, b, CG(), info=True)."
         )
-    if any(is_unseen(each.history) for each in recorded):
+    if not all(may_read(each.history) for each in recorded):
         raise _traced_error()
     try:
         from matplotlib import pyplot
@@ -84,6 +84,6 @@ def _lines(info: Info, is_part: bool) -> Iterator[tuple[str, Any]]:
 
 def _title(info: Info, recorded: list[Info]) -> str:
     methods = ", ".join(dict.fromkeys(each.method for each in recorded if each.method))
-    status = combine([info._status])
+    status = read_status(info)
     who = " by ".join(part for part in (info.function, methods) if part)
     return f"{who}: {status.name if isinstance(status, Status) else 'traced'}".lstrip(": ")

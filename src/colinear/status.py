@@ -6,15 +6,18 @@ from __future__ import annotations
 import enum
 import os
 import sys
+import threading
 import warnings
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from . import backends
 from .errors import ConvergenceError, ConvergenceWarning
 
 if TYPE_CHECKING:
-    from .info import Info
+    from .info import Info, Scope
 
 
 # How a computation ended: statuses with their meaning and remedy, and the worst of several.
@@ -86,52 +89,237 @@ FIRST_FAILURE = Status.STAGNATION
 FAILURES = tuple(Status)[FIRST_FAILURE:]
 
 
+# Who may look at a value.
+#
+# A look at an array on a device waits for all that the device has still to do. So a call looks once,
+# at its end, at all statuses together, and goes until then the way that it goes under tracing; quick
+# tests of an answer, which most answers pass, are taken to be passed and are asked then too
+# (`take_for_granted`). If one of them fails, the call is run again as on the host (`is_careful`):
+# with its looks at values, its refinements and other methods.
+
+
+class _State(threading.local):
+    """What this thread is doing; a thread-local, because Dynamo traces no context variables.
+
+    Attributes
+    ----------
+    current : Scope or None
+        The innermost call of a function, None outside all calls.
+    split : type or None
+        Of the named method whose operator a rule is splitting, so that parts must be known to have
+        what the method needs.
+    is_choosing : bool
+        Whether the rule of a call is looked for, which is not yet under way.
+    is_careful : bool
+        Whether a call is run again, with looks at values on a device.
+    unasked : list of Test
+        Those that the call under way has taken to be passed.
+    waiting : list or None
+        What the calls in a block `deferred` have still to tell.
+    left_out : list or None
+        The operators whose inverses are left to the residual of a solve to judge; None where rules
+        judge.
+    is_lent : bool
+        Whether NumPy computes with arrays lent by JAX.
+    """
+
+    def __init__(self) -> None:
+        self.current: Scope | None = None
+        self.split: Any = None
+        self.left_out: list[Any] | None = None
+        self.is_lent = False
+        self.is_choosing = self.is_careful = False
+        self.unasked: list[Test] = []
+        self.waiting: list[Told] | None = None
+
+
+state = _State()
+
+
 def is_unseen(x: Any) -> bool:
-    """Whether x is an array whose values cannot be seen: under tracing."""
+    """Whether the values of x are not to be looked at: x is traced, or on a device while a call is
+    under way, whose status is read at its end."""
+    if type(x) is np.ndarray:
+        return False
     xp = backends.namespace_of(x)
-    return xp is not None and bool(xp.is_traced(x))
+    return xp is not None and (bool(xp.is_traced(x)) or _is_left_alone(xp, x))
+
+
+def _is_left_alone(xp: Any, x: Any) -> bool:
+    return (
+        bool(xp.is_on_device(x))
+        and not state.is_careful
+        and (state.current is not None or state.is_choosing or state.waiting is not None)
+    )
+
+
+def may_read(x: Any) -> bool:
+    """Whether an array that a call returned may be read: it is not traced, and no call that is
+    under way would wait for it."""
+    xp = backends.namespace_of(x)
+    return xp is None or not (
+        xp.is_traced(x) or (state.current is not None and _is_left_alone(xp, x))
+    )
+
+
+class Test(NamedTuple):
+    """A test of values on a device that is asked later, all in one copy to the host."""
+
+    arrays: tuple[Any, ...]
+    judge: Callable[..., Any]  # whether it is passed, or the status, of the values as NumPy arrays
+    failure: Status
+
+    def status(self, values: Iterator[Any]) -> Status:
+        """The status by the next of these values."""
+        found = self.judge(*(next(values) for _ in self.arrays))
+        if isinstance(found, Status):
+            return found
+        return Status.SUCCESS if found else self.failure
+
+
+class Pending(NamedTuple):
+    """The status of a call in a block `deferred`: the worst of a status and of these tests."""
+
+    status: Any
+    tests: list[Test]
+
+    def read(self) -> Status:
+        """The status, for which the device is waited for."""
+        return max([combine([self.status]), *ask(self.tests)])
+
+
+def take_for_granted(
+    judge: Callable[..., Any], *arrays: Any, failure: Status | None = None
+) -> bool:
+    """Whether a test of the values of arrays on a device is taken to be passed: it is asked at the
+    end of the call, which is run again with all looks if it is not.
+
+    In a block `deferred`, where nothing is run again, only the test of an answer is: one that says
+    which `failure` it shows. None is under tracing, nor where the call is careful.
+    """
+    if state.is_careful or state.current is None:
+        return False
+    if failure is None and state.waiting is not None:
+        return False
+    if any(_namespace(x).is_traced(x) for x in arrays):
+        return False
+    if state.current.planner is None:
+        state.unasked.append(Test(arrays, judge, failure or Status.INACCURATE))
+    return True
+
+
+def is_finite(x: Any) -> bool:
+    """Whether all values are finite: a test for `take_for_granted`."""
+    return bool(np.isfinite(x).all())
+
+
+def overlook(statuses: Iterable[Any]) -> None:
+    """Take for granted that no status is a failure that its reader does not pass on."""
+    for status in statuses:
+        if not isinstance(status, int) and is_unseen(status):
+            take_for_granted(_worst, status)
+
+
+def _worst(statuses: Any) -> Status:
+    return Status(int(statuses.max(initial=0)))
+
+
+def ask(tests: list[Test]) -> list[Status]:
+    """The statuses by several tests, whose arrays are copied to the host at once."""
+    if not tests:
+        return []
+    arrays = [x for test in tests for x in test.arrays]
+    with np.errstate(all="ignore"):
+        values = iter(_namespace(arrays[0]).fetch(arrays))
+        return [test.status(values) for test in tests]
+
+
+def settle(reports: list[Info]) -> bool:
+    """Read at once the statuses of a call and the tests that it has taken to be passed; false if
+    one of them failed that was not known: then the call is to be run again, carefully."""
+    unasked, state.unasked = state.unasked, []
+    unread = list(unread_statuses(reports))
+    if not unread and not unasked:
+        return True
+    found = ask([*(test for _, test in unread), *unasked])
+    for (info, _), status in zip(unread, found):
+        object.__setattr__(info, "_status", status)
+        if status is Status.SUCCESS and not (info.method or info.children) and info in reports[1:]:
+            reports.remove(info)  # on the host it would not have been made
+    return max(found) < FIRST_FAILURE
+
+
+def unread_statuses(infos: Iterable[Info]) -> Iterator[tuple[Info, Test]]:
+    """The computations and their parts whose statuses are still on a device, and what reads
+    them."""
+    for info in infos:
+        status = info._status
+        if not isinstance(status, int | Pending):
+            xp = _namespace(status)
+            if not xp.is_traced(status):
+                seen = xp.peek(status)
+                if seen is None:
+                    yield info, Test((status,), _worst, Status.INACCURATE)
+                else:
+                    object.__setattr__(info, "_status", _worst(np.asarray(seen)))
+        yield from unread_statuses(info.children)
+
+
+def _namespace(x: Any) -> Any:
+    """The backend of a status that is no integer."""
+    return backends.namespace_of(x) or backends.get("numpy")
 
 
 def _largest(x: Any) -> Any:
-    """The largest of a status, array or number: a `Status` if its value can be seen, else an
-    array."""
+    """The largest of a status, array or number: a `Status` if its value can be seen at no cost,
+    else an array."""
     if isinstance(x, int):
         return Status(x)
+    if isinstance(x, Pending):
+        return x.read()
     xp = backends.namespace_of(x)
     if xp is None:  # one of NumPy's numbers
         return Status(int(x))
     if 0 in x.shape:  # of an empty batch nothing can fail
         return Status.SUCCESS
     worst = xp.max(x) if x.shape else x
-    return worst if xp.is_traced(worst) else Status(int(worst))
+    seen = xp.peek(worst)
+    return worst if seen is None else Status(int(seen))
 
 
 def combine(statuses: Iterable[Any]) -> Any:
-    """The worst of several statuses: a `Status`, or an integer array where a value cannot be seen
-    (under tracing).
+    """The worst of several statuses: a `Status`, or an integer array where a value is not to be
+    seen (under tracing; on a device, before the end of a call).
 
     Examples
     --------
     >>> combine([Status.SUCCESS, Status.SINGULAR, Status.MAX_ITERATIONS]).name
     'SINGULAR'
     """
-    worst: Any = Status.SUCCESS
+    known, worst = Status.SUCCESS, None
     for status in map(_largest, statuses):
-        if isinstance(worst, Status) and isinstance(status, Status):
-            worst = max(worst, status)
+        if isinstance(status, Status):
+            known = max(known, status)
         else:
-            worst = _larger(worst, status)
-    return worst
+            worst = status if worst is None else _larger(worst, status)
+    if worst is None:
+        return known
+    if known is not Status.SUCCESS:
+        worst = _larger(worst, known)
+    return worst if is_unseen(worst) else Status(int(worst))
 
 
 def _larger(a: Any, b: Any) -> Any:
-    """The larger of two statuses of which at least one is an array."""
-    if isinstance(a, Status):
-        a, b = b, a
+    """The larger of two statuses of which the first is an array."""
     xp: Any = backends.namespace_of(a)
-    if isinstance(b, Status):
-        b = xp.full((), int(b), dtype=a.dtype, device=xp.device_of(a))
-    return xp.maximum(a, b)
+    return xp.where(a >= int(b), a, int(b)) if isinstance(b, Status) else xp.maximum(a, b)
+
+
+def read_status(info: Info) -> Any:
+    """The worst of a computation that has ended: a `Status`, for which a device is waited for, or
+    an array that is traced."""
+    worst = _largest(info._status)
+    return Status(int(worst)) if not isinstance(worst, Status) and may_read(worst) else worst
 
 
 def first_failure(xp: Any, *conditions: tuple[Any, Status]) -> Any:
@@ -149,14 +337,21 @@ def first_failure(xp: Any, *conditions: tuple[Any, Status]) -> Any:
 
 
 def failed(status: Any) -> Any:
-    """Whether a status is a failure: a bool, or an array of them where values cannot be seen."""
+    """Whether a status is a failure: a bool; where values cannot be seen an array of them, or None
+    where a device has still to compute it."""
+    if (
+        not isinstance(status, int)
+        and is_unseen(status)
+        and not _namespace(status).is_traced(status)
+    ):
+        return None
     return status >= int(FIRST_FAILURE)
 
 
 def number_text(x: Any) -> str:
     """A number or an array as a short text; of an array the largest, since that is the one to
     worry about."""
-    if is_unseen(x):
+    if not may_read(x):
         return "traced"
     xp = backends.namespace_of(x)
     if xp is not None:
@@ -181,19 +376,30 @@ ON_FAILURE = ("warn", "raise", "ignore")
 
 def deliver(info: Info, on_failure: str, result: Any = None) -> Any:
     """Warn of a failure, or raise it, as the user wishes, and return the result. What cannot be
-    seen yet (tracing) can only be warned of, later, by a program that computes the result."""
+    seen yet can only be warned of later: under tracing by a program that computes the result,
+    inside another call by that one, in a block `deferred` at its end."""
+    if state.unasked and state.current is None:  # at the end of a call in a block
+        tell_later(info, on_failure)
+        return result
     if on_failure == "ignore":
         return result
     worst = combine([info._status])
     if not isinstance(worst, Status):
-        xp = backends.namespace_of(worst)
-        assert xp is not None
-        start, message = _who(info), _sentence(info)
-        texts = [f"{start}: {s.name}: {s.meaning}.{message} {s.remedy}" for s in FAILURES]
-        which = xp.where(failed(worst), worst - (int(FIRST_FAILURE) - 1), 0)
-        return xp.warn_later(which, *texts, category=ConvergenceWarning, result=result)
-    if worst.is_failure:
-        message = _explanation(info, worst)
+        xp: Any = backends.namespace_of(worst)
+        if xp.is_traced(worst):
+            start, message = _who(info), _sentence(info)
+            texts = [f"{start}: {s.name}: {s.meaning}.{message} {s.remedy}" for s in FAILURES]
+            which = xp.where(worst >= int(FIRST_FAILURE), worst - (int(FIRST_FAILURE) - 1), 0)
+            return xp.warn_later(which, *texts, category=ConvergenceWarning, result=result)
+        if state.current is not None:
+            state.current.reports.append(info)
+        else:
+            tell_later(info, on_failure)
+    elif worst.is_failure:
+        if state.waiting is not None and state.current is None:
+            tell_later(info, on_failure)
+            return result
+        message = explanation(info, worst)
         if on_failure == "raise":
             raise ConvergenceError(message, info)
         warnings.warn(message, ConvergenceWarning, stacklevel=users_level())
@@ -208,7 +414,7 @@ def _who(info: Info) -> str:
 
 def _culprit(info: Info, worst: Status) -> Info:
     """The part that failed, if it was a part."""
-    failing = (child for child in info.children if combine([child._status]) is worst)
+    failing = (child for child in info.children if read_status(child) is worst)
     deeper = next(failing, None)
     return info if deeper is None else _culprit(deeper, worst)
 
@@ -217,13 +423,14 @@ def _sentence(info: Info) -> str:
     return f" {info.message.rstrip('.')}." if info.message else ""
 
 
-def _explanation(info: Info, worst: Status) -> str:
+def explanation(info: Info, worst: Status) -> str:
+    """What is told of a failure: the function, the part that failed, the status and the remedy."""
     culprit = _culprit(info, worst)
     where = "" if culprit is info else f" in {_who(culprit)}"
     facts = [
         f"{name} {number_text(value)}"
         for name in ("residual", "iterations")
-        if (value := getattr(culprit, name)) is not None and not is_unseen(value)
+        if (value := getattr(culprit, name)) is not None and may_read(value)
     ]
     details = f" ({', '.join(facts)})" if facts else ""
     return (
@@ -243,3 +450,28 @@ def users_level() -> int:
     ):
         level, frame = level + 1, frame.f_back
     return level
+
+
+# Calls whose failures are told at the end of a block.
+
+
+class Told(NamedTuple):
+    """A call in a block `deferred`: what is known of it, and the user's line."""
+
+    info: Info
+    on_failure: str
+    file: str
+    line: int
+    variables: dict[str, Any]  # of the user's module, in which Python remembers what it warned of
+
+
+def tell_later(info: Info, on_failure: str) -> None:
+    """Complete this at the end of the block `deferred`, and tell of it if it is a failure."""
+    assert state.waiting is not None
+    if state.unasked:
+        object.__setattr__(info, "_status", Pending(info._status, state.unasked))
+        state.unasked = []
+    frame = sys._getframe(users_level() - 1)
+    state.waiting.append(
+        Told(info, on_failure, frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+    )

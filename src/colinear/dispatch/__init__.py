@@ -28,6 +28,7 @@ from typing import Any
 from .calls import (
     check_part,
     compile_call,
+    deferred,
     for_own_arrays,
     has_needs,
     is_own,
@@ -64,6 +65,7 @@ __all__ = [
     "as_pattern",
     "check_part",
     "check_rules",
+    "deferred",
     "function",
     "has_needs",
     "overlaps",

@@ -3,15 +3,18 @@ ordinary modes, and frames enough for a deep tree."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .. import backends
-from ..errors import MethodError
-from ..info import state
+from ..errors import ConvergenceError, ConvergenceWarning, MethodError
+from ..info import Info, state
+from ..status import Pending, Status, Test, Told, ask, explanation, read_status, unread_statuses
 from . import signatures
 from .resolution import Rule
 
@@ -305,3 +308,120 @@ def not_an_argument(name: str, unknown: dict[str, Any], has_method: bool) -> Typ
     return TypeError(
         f"{text} It is an option of methods: write method={owners[0]}({option}={shown}){others}."
     )
+
+
+# Blocks in which calls tell of their failures at the end.
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """A block in which no call reads its status: all are read at its end, at once.
+
+    To read a status on a device waits for the device, which has then nothing to do until the next
+    call. In the block calls return without waiting. At its end their failures are told as they are
+    elsewhere: by warnings that point at the lines of the calls, and, if one of them was called with
+    `on_failure="raise"`, by a `ConvergenceError`: of the first such call, with the others as notes.
+
+    Yields
+    ------
+    None
+
+    Notes
+    -----
+    On a device an answer in the block is that of the first choice of method: if it fails, the
+    status says so, but there is no second attempt, because nothing waits for the failure. So an
+    answer in the block can be a failure that outside is mended. On the host calls do the same as
+    elsewhere, and tell it later.
+
+    An `info` can be looked at inside the block, which waits for that one call. A block inside
+    another hands its failures to that one. Every thread has its own blocks. If an exception leaves
+    the block, failures are warned of, or noted in the exception where warnings are errors.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.Diagonal(np.array([1.0, 2.0]))
+    >>> with co.deferred():
+    ...     x = [co.solve(A, np.array([i, 2.0 * i])) for i in range(1, 4)]
+    >>> x[2]
+    array([3., 3.])
+    """
+    if state.waiting is not None:
+        yield
+        return
+    waiting: list[Told] = []
+    state.waiting = waiting
+    try:
+        yield
+    except BaseException as error:
+        state.waiting = None
+        # the statuses may be lost with the device
+        with contextlib.suppress(Exception):
+            for message in _tell_all(waiting, is_left_by_error=True):
+                error.add_note(message)
+        raise
+    finally:
+        state.waiting = None
+    _tell_all(waiting)
+
+
+def _tell_all(waiting: list[Told], is_left_by_error: bool = False) -> list[str]:
+    """Read the statuses of all calls at once, and warn of the failures; raise the first that is to
+    be raised. Where the block was left by an error nothing is raised, and the messages that were
+    to be are returned."""
+    if not waiting:
+        return []
+    _read_statuses([told.info for told in waiting])
+    unsaid: list[str] = []
+    first: ConvergenceError | None = None
+    for told in waiting:
+        worst = read_status(told.info)
+        if told.on_failure == "ignore" or not worst.is_failure:
+            continue
+        message = explanation(told.info, worst)
+        if told.on_failure == "raise":
+            if is_left_by_error:
+                unsaid.append(message)
+            elif first is None:
+                first = ConvergenceError(message, told.info)
+            else:
+                first.add_note(message)
+            continue
+        try:
+            warnings.warn_explicit(
+                message,
+                ConvergenceWarning,
+                told.file,
+                told.line,
+                module=told.variables.get("__name__"),
+                registry=told.variables.setdefault("__warningregistry__", {}),
+            )
+        except ConvergenceWarning:
+            if not is_left_by_error:
+                raise
+            unsaid.append(message)
+    if first is not None:
+        raise first
+    return unsaid
+
+
+def _read_statuses(infos: list[Info]) -> None:
+    """Complete the statuses of these computations and of their parts, by one copy from each
+    device."""
+    groups: dict[str, list[tuple[Info, Test]]] = {}
+    for info in infos:
+        if isinstance(info._status, Pending):
+            for test in info._status.tests:
+                groups.setdefault(_device(test), []).append((info, test))
+            object.__setattr__(info, "_status", info._status.status)
+    for info, test in unread_statuses(infos):
+        groups.setdefault(_device(test), []).append((info, test))
+    for group in groups.values():
+        for (info, _), status in zip(group, ask([test for _, test in group])):
+            known = info._status if isinstance(info._status, int) else Status.SUCCESS
+            object.__setattr__(info, "_status", max(Status(known), status))
+
+
+def _device(test: Test) -> str:
+    xp: Any = backends.namespace_of(test.arrays[0])
+    return f"{xp.name} {xp.device_of(test.arrays[0])}"

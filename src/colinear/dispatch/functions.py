@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..info import Info, Scope, state, summarise
-from ..status import ON_FAILURE, combine, deliver, failed
+from ..status import ON_FAILURE, combine, deliver, failed, overlook, settle, tell_later
 from . import calls, signatures
 from .calls import (
     NotForPart,
@@ -172,13 +172,21 @@ class Function:
             result = chosen.implementation(A, *arguments)
             while type(result) is Choice:
                 result = result.run()
+        except BaseException:
+            if outer is None:
+                state.unasked.clear()
+            raise
         finally:
             state.current = outer
         if outer is not None:
             return result  # what is reported goes to the outermost call
         reports = outermost.reports
+        if (reports or state.unasked) and state.waiting is None and not settle(reports):
+            return self._call_again(A, arguments, method, info, on_failure)
         # true, or not to be seen yet
-        if reports and failed(combine([report._status for report in reports])) is not False:
+        if state.unasked or (
+            reports and failed(combine([report._status for report in reports])) is not False
+        ):
             result = deliver(summarise(reports, self.name, chosen.name), on_failure, result)
         if _release is None or not A.is_neutral:
             return result
@@ -269,25 +277,46 @@ class Function:
             result = outer.planner.call(self, chosen, A, arguments, method, displaced)
             return (result, Info(function=self.name, rule=chosen.name)) if info else result
         result, gathered = self._call_and_gather(chosen, A, arguments)
+        if gathered is None:
+            return self._call_again(A, arguments, method, info, on_failure)
+        if outer is not None:
+            overlook([gathered._status])
         if not info or on_failure == "raise":
             result = deliver(gathered, on_failure, result)
+        elif state.waiting is not None:
+            tell_later(gathered, "ignore")
         if outer is None and _release is not None and A.is_neutral:
             result = _release(A, arguments, result)
         return (result, gathered) if info else result
 
-    def _call_and_gather(
-        self, chosen: Rule, A: Any, arguments: tuple[Any, ...]
-    ) -> tuple[Any, Info]:
+    def _call_again(
+        self, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str
+    ) -> Any:
+        """The same call on a device, with looks at values where they help: the first run, which
+        looks at none, has failed."""
+        split, state.split, state.is_careful = state.split, None, True
+        try:
+            return self._call(A, arguments, method, info, on_failure)
+        finally:
+            state.split, state.is_careful = split, False
+
+    def _call_and_gather(self, chosen: Rule, A: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
         """The result of a rule or the base case, and one Info of all that was reported on the
-        way."""
+        way; None if it is the outermost call, and is to be run again."""
         outer = state.current
         state.current = current = Scope([], is_detailed=True)
         is_timed = signatures.is_compiling is None or not signatures.is_compiling()
         start = time.perf_counter() if is_timed else 0.0
         try:
             result = perform(chosen.implementation(A, *arguments))
+        except BaseException:
+            if outer is None:
+                state.unasked.clear()
+            raise
         finally:
             state.current = outer
+        if outer is None and state.waiting is None and not settle(current.reports):
+            return None, None
         seconds = time.perf_counter() - start if is_timed else None
         one_column = self.one_column is not None and self.one_column(*arguments)
         return result, summarise(current.reports, self.name, chosen.name, one_column, seconds)

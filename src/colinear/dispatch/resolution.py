@@ -19,6 +19,7 @@ from operator import and_, or_
 from typing import Any, NamedTuple
 
 from ..errors import AmbiguityError
+from ..status import state
 from .patterns import Pattern, assign
 from .signatures import Signature
 from .subsumption import meet, overlaps, subsumes
@@ -324,12 +325,16 @@ class Resolution(NamedTuple):
 
 def decide(A: Any, found: Resolution, arguments: tuple[Any, ...] = ()) -> Rule:
     """The first rule whose guard holds; among equals, the cheapest."""
+    was_choosing, state.is_choosing = state.is_choosing, True
     i = 0
-    while not found.order[i].holds(A, arguments):  # the base case, the last, always does
-        i += 1
-    if not found.rivals[i]:
-        return found.order[i]
-    contenders = _contenders(A, i, found, arguments)
+    try:
+        while not found.order[i].holds(A, arguments):  # the base case, the last, always does
+            i += 1
+        if not found.rivals[i]:
+            return found.order[i]
+        contenders = _contenders(A, i, found, arguments)
+    finally:
+        state.is_choosing = was_choosing
     if len(contenders) == 1:
         return contenders[0]
     if any(r.cost is None for r in contenders):

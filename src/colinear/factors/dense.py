@@ -11,11 +11,13 @@ import numpy as np
 
 from ..autodiff.determinants import slogdet_of_diagonal
 from ..backends import Array, adjoint, namespace_of
+from ..backends.numpy.linalg import are_below
 from ..operators import LinearOperator
 from ..operators.context import broadcast_batches
 from ..operators.tree import conjugate_leaves
 from ..operators.unitary import pad_end
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
+from ..status import Status, is_unseen, state, take_for_granted
 
 
 class CholeskyFactor(LinearOperator):
@@ -213,51 +215,7 @@ def _rows(xp: Any, X: Array, order: Array) -> Array:
     return xp.take_along_axis(X, xp.broadcast_to(order[..., None], X.shape), axis=-2)
 
 
-# How factorisations are made, and whether one that read a triangle alone is one of the matrix.
-
-
-def probe(xp: Any, n: int, dtype: Any, device: Any) -> Array:
-    """A column without symmetry or structure that a matrix might share."""
-    if xp.name != "torch" and n <= 64:  # a constant of compiled programs
-        return xp.asarray(_small_probe(n, dtype))
-    p = xp.cos(xp.arange(n, dtype=xp.real_dtype(dtype), device=device))[:, None]
-    return p if p.dtype == dtype else xp.astype(p, dtype)
-
-
-@functools.cache
-def probe_norm(n: int) -> float:
-    """The norm of the probe."""
-    return float(np.linalg.norm(np.cos(np.arange(n))))
-
-
-@functools.cache
-def _small_probe(n: int, dtype: Any) -> Array:
-    p = np.cos(np.arange(n))[:, None].astype(dtype)
-    p.flags.writeable = False
-    return p
-
-
-def reproduces(xp: Any, A: Array, again: Callable[[Array], Array]) -> Array:
-    """Whether a factorisation that read the lower triangle alone is one of A.
-
-    The product by the factors, `again(p)`, is compared with A p for a probe p.
-    """
-    p = probe(xp, A.shape[-1], A.dtype, xp.device_of(A))
-    size = xp.max(xp.abs(A), axis=(-2, -1)) * A.shape[-1]
-    error = xp.max(xp.abs(xp.matmul(A, p) - again(p)), axis=(-2, -1))
-    return error <= math.sqrt(xp.eps(A.dtype)) * size
-
-
-def times_adjoint(xp: Any, L: Array) -> Callable[[Array], Array]:
-    """p -> L L^H p"""
-    return lambda p: xp.matmul(L, xp.matmul(adjoint(xp, L), p))
-
-
-def mirrored(xp: Any, A: Array) -> Callable[[Array], Array]:
-    """p -> H p for the Hermitian H whose lower triangle is that of A."""
-    strict = xp.tril(A, -1)
-    d = xp.astype(xp.real(xp.diagonal(A)), A.dtype)[..., None]
-    return lambda p: xp.matmul(strict, p) + d * p + xp.matmul(adjoint(xp, strict), p)
+# How factorisations are made.
 
 
 def _cholesky(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
@@ -381,3 +339,132 @@ class UnitaryChain(LinearOperator):
     def _flops(self) -> float:
         count, width = self.blocks.shape[-3:-1]
         return 2.0 * count * width**2
+
+
+# What a factorisation is judged by: a probe, and norms.
+
+
+SMALL_PROBE = 64  # rows up to which it is made once for all
+MOST_KEPT = 1024  # rows of a probe that is kept on a device
+MOST_PROBES = 64
+_probes: dict[Any, Array] = {}
+
+
+def probe(xp: Any, n: int, dtype: Any, device: Any) -> Array:
+    """A column without symmetry or structure that a matrix might share."""
+    if xp.name == "numpy" and n <= SMALL_PROBE:
+        return _small_probe(n, dtype)
+    key = xp.name, n, dtype, device
+    kept = _probes.get(key) if n <= MOST_KEPT else None
+    if kept is not None:
+        return kept
+    if xp.is_functional and n <= SMALL_PROBE:  # a constant of compiled programs
+        p = xp.asarray(_small_probe(n, dtype), device=device)
+    else:
+        p = xp.cos(xp.arange(n, dtype=xp.real_dtype(dtype), device=device))[:, None]
+        p = p if p.dtype == dtype else xp.astype(p, dtype)
+    # not in torch's inference mode, whose tensors are of no use outside of it
+    if n <= MOST_KEPT and xp.is_on_device(p) and not getattr(p, "is_inference", bool)():
+        if len(_probes) >= MOST_PROBES:
+            _probes.clear()
+        _probes[key] = p
+    return p
+
+
+def probe_norm(n: int) -> float:
+    """|p|: the squares of cosines add up to n / 2 + sin(n) cos(n - 1) / (2 sin(1))"""
+    return math.sqrt(n / 2 + math.sin(n) * math.cos(n - 1) / (2 * math.sin(1)))
+
+
+def probe_of(A: LinearOperator) -> Array:
+    """A probe to multiply A by."""
+    return probe(A.xp, A.shape[-1], A.dtype, A._context.device)
+
+
+@functools.cache
+def _small_probe(n: int, dtype: Any) -> Array:
+    p = np.cos(np.arange(n))[:, None].astype(dtype)
+    p.flags.writeable = False
+    return p
+
+
+def squares(xp: Any, X: Array, axis: int = -2) -> Array:
+    """The sums of squares |x|^2 along an axis."""
+    return xp.vecdot(X, X, axis=axis).real
+
+
+def rough_norms(xp: Any, X: Array, axis: Any = -2) -> Array:
+    """The norms along an axis, by squares which may overflow or vanish: one operation on a
+    device."""
+    return xp.rough_norm(xp.stop_gradient(X), axis)
+
+
+def column_norms(xp: Any, X: Array) -> Array:
+    """The norm of each column."""
+    return xp.vector_norm(X, axis=-2)
+
+
+def reproduces(xp: Any, A: Array, again: Callable[[Array], Array]) -> Array:
+    """Whether a factorisation that read the lower triangle alone is one of A.
+
+    The product by the factors, `again(p)`, is compared with A p for a probe p.
+    """
+    p = probe(xp, A.shape[-1], A.dtype, xp.device_of(A))
+    size = xp.max(xp.abs(A), axis=(-2, -1)) * A.shape[-1]
+    error = xp.max(xp.abs(xp.matmul(A, p) - again(p)), axis=(-2, -1))
+    return error <= math.sqrt(xp.eps(A.dtype)) * size
+
+
+def times_adjoint(xp: Any, L: Array) -> Callable[[Array], Array]:
+    """p -> L L^H p"""
+    return lambda p: xp.matmul(L, xp.matmul(adjoint(xp, L), p))
+
+
+def mirrored(xp: Any, A: Array) -> Callable[[Array], Array]:
+    """p -> H p for the Hermitian H whose lower triangle is that of A."""
+    strict = xp.tril(A, -1)
+    d = xp.astype(xp.real(xp.diagonal(A)), A.dtype)[..., None]
+    return lambda p: xp.matmul(strict, p) + d * p + xp.matmul(adjoint(xp, strict), p)
+
+
+FEW = 4  # columns, which are looked at one by one
+
+
+def are_small(xp: Any, R: Array, B: Array, tol: float) -> bool:
+    """Whether |r| <= tol |b| for each column, for sure: false too where squares might overflow
+    or vanish, or there are NaN. On a device it is taken for granted."""
+    if xp.is_on_device(R) and is_unseen(R):
+        norms = rough_norms(xp, R), *sizes_of_columns(xp, B)
+        return take_for_granted(
+            functools.partial(status_of_norms, tol), *norms, failure=Status.INACCURATE
+        )
+    is_one = R.ndim == B.ndim == 2 and B.shape[-1] <= FEW
+    if is_one and not xp.hides_values and B.dtype is R.dtype:
+        return are_below(R, B, tol)
+    r, b = squares(xp, R), tol**2 * squares(xp, B)
+    return bool(xp.all((r <= b) & (b > 1e-30) & (b < 1e30)))
+
+
+def sizes_of_columns(xp: Any, B: Array) -> tuple[Array, ...]:
+    """The norms of right sides; in a block `deferred`, where nothing is asked again, also their
+    largest entries, by which zero is told from numbers whose squares vanish."""
+    B = xp.stop_gradient(B)
+    norms = xp.rough_norm(B, -2)
+    return (norms, xp.max(xp.abs(B), axis=-2)) if state.waiting is not None else (norms,)
+
+
+def status_of_norms(tol: float, r: Any, b: Any, largest: Any = None) -> Status:
+    """SUCCESS where |r| <= tol |b| for each column, for norms whose squares have not overflowed or
+    vanished; `largest`: the largest entries of the right sides.
+
+    A right side of zero counts as one of size 1. NaN that are not in b come from dividing by zero.
+    """
+    most = tol * b
+    fine = (r <= most) & (1e-15 < most) & (most < 1e15)
+    if largest is not None:
+        fine = fine | ((largest == 0) & (r <= tol))
+    if fine.all():
+        return Status.SUCCESS
+    if not np.isfinite(b).all():
+        return Status.NONFINITE
+    return Status.INACCURATE if np.isfinite(r).all() else Status.SINGULAR

@@ -22,18 +22,14 @@ from ..operators import (
     Identity,
     LinearOperator,
     LowRank,
-    Permutation,
-    Product,
     Sliced,
     Sum,
     Transpose,
     hstack,
 )
-from ..operators.batch import broadcast_batch
-from ..operators.context import broadcast_batches, given_context
-from ..operators.tree import index_or_array, inside_out
+from ..operators.tree import inside_out
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
-from ..status import Status, failed, first_failure
+from ..status import Status, failed, first_failure, is_finite, is_unseen, state, take_for_granted
 
 # Arrays as the functions see them: as matrices, in which precision, and whether their values can
 # be looked at.
@@ -145,9 +141,16 @@ def values_are_seen(A: LinearOperator) -> bool:
 
 
 def host_value(xp: Any, x: Array) -> Any:
-    """The values on the host, None under tracing."""
+    """The values on the host, None under tracing. A device is waited for: see `seen_value`."""
     values = xp.peek(x)
     return values if values is not None or xp.is_traced(x) else xp.to_numpy(x)
+
+
+def seen_value(xp: Any, x: Array) -> Any:
+    """The values on the host; None where they are not to be looked at (`is_unseen`): under tracing,
+    and on a device."""
+    values = xp.peek(x)
+    return values if values is not None or is_unseen(x) else xp.to_numpy(x)
 
 
 def ignore_float_errors(xp: Any) -> Any:
@@ -216,10 +219,33 @@ def reciprocal(x: Any) -> Any:
         inverse = xp.asarray(1 / x)  # NumPy makes a number of a 0-dimensional array
         # One product finds all that is wrong: 0 * inf, inf * 0 and NaN are NaN, and a denormal's
         # reciprocal is infinite.
-        fine = xp.all(xp.isfinite(x * inverse))
-    if xp.is_traced(fine) or not bool(fine):
-        report_values(xp, x)
+        if is_unseen(inverse):
+            if not product_is_finite_later(xp, x, inverse):
+                report_values(xp, x)
+        elif not bool(xp.all(xp.isfinite(x * inverse))):
+            report_values(xp, x)
     return inverse
+
+
+def product_is_finite_later(xp: Any, x: Array, y: Array) -> bool:
+    """Whether the products of the entries of two arrays on a device are taken to be finite; not
+    under tracing."""
+    x, y = xp.stop_gradient(x), xp.stop_gradient(y)
+    product = xp.matmul(x, y) if x.ndim == y.ndim == 1 else xp.sum(x * y)
+    # in a block it must be known which
+    least = () if state.waiting is None else (xp.min(xp.abs(x)),)
+    return take_for_granted(_status_of_product, product, *least, failure=Status.NONFINITE)
+
+
+def _status_of_product(product: Any, least: Any = 1) -> Status:
+    if np.isfinite(product):
+        return Status.SUCCESS
+    return Status.SINGULAR if least == 0 else Status.NONFINITE
+
+
+def total_of(xp: Any, x: Array) -> Array:
+    """The sum of all entries, in which NaN and infinity show: the cheapest look at them."""
+    return xp.sum(xp.stop_gradient(x))
 
 
 def _are_plain(x: Any) -> bool:
@@ -237,12 +263,24 @@ def reciprocal_spectrum(xp: Any, values: Array) -> Array:
         return values
     size = xp.abs(values)
     smallest, largest = xp.min(size, axis=-1), xp.max(size, axis=-1)
+    if is_unseen(size):
+        test = functools.partial(_are_regular, MARGIN * xp.eps(values.dtype))
+        ends = xp.stop_gradient(smallest), xp.stop_gradient(largest)
+        if take_for_granted(test, *ends, failure=Status.SINGULAR):
+            return xp.reciprocal(values)
     regular = smallest > MARGIN * xp.eps(values.dtype) * largest
     status = outcome(xp, regular, Status.SINGULAR)
     finite = xp.isfinite(smallest + largest)  # NaN stays through min and max
     report_status(xp, xp.where(finite, status, int(Status.NONFINITE)))
     with ignore_float_errors(xp):
         return 1 / values
+
+
+def _are_regular(least: float, smallest: Any, largest: Any) -> Status:
+    """Whether eigenvalues whose sizes have these bounds can be divided by."""
+    if not np.all(np.isfinite(smallest + largest)):
+        return Status.NONFINITE
+    return Status.SUCCESS if np.all(smallest > least * largest) else Status.SINGULAR
 
 
 def report_all(reports: Sequence[Info]) -> None:
@@ -269,7 +307,7 @@ def report_values(xp: Any, x: Array) -> None:
 
 def report_status(xp: Any, status: Array, **details: Any) -> None:
     """Report a status if it is bad, or if it cannot be seen yet."""
-    values = host_value(xp, status)
+    values = seen_value(xp, status)
     if values is None:
         report(Info(status, **details))
     elif values.size and values.max() > 0:
@@ -277,10 +315,31 @@ def report_status(xp: Any, status: Array, **details: Any) -> None:
 
 
 def report_failure(xp: Any, *conditions: tuple[Any, Status], **details: Any) -> None:
-    """Report the first condition that does not hold, or that cannot be seen yet."""
+    """Report the first condition that does not hold, or that cannot be seen yet. On a device they
+    are taken to hold."""
+    arrays = [holds for holds, _ in conditions if is_array(holds)]
+    if (
+        arrays
+        and is_unseen(arrays[0])
+        and all(is_array(holds) or holds for holds, _ in conditions)
+        and take_for_granted(
+            functools.partial(
+                _first_of, [failure for holds, failure in conditions if is_array(holds)]
+            ),
+            *arrays,
+            failure=Status.INACCURATE,
+        )
+    ):
+        return
     status = first_failure(xp, *conditions)
     if status is not Status.SUCCESS:
         report(Info(status, **details))
+
+
+def _first_of(failures: Sequence[Status], *conditions: Any) -> Status:
+    """The failure of the first condition that does not hold everywhere."""
+    pairs = zip(failures, conditions, strict=True)
+    return next((failure for failure, holds in pairs if not np.all(holds)), Status.SUCCESS)
 
 
 def outcome(xp: Any, fine: Array, failure: Status) -> Array:
@@ -290,6 +349,9 @@ def outcome(xp: Any, fine: Array, failure: Status) -> Array:
 
 def report_finite(xp: Any, x: Array, **details: Any) -> None:
     """Report NaN or infinity in a result."""
+    is_later = is_unseen(x) and xp.is_floating(x)
+    if is_later and take_for_granted(is_finite, total_of(xp, x), failure=Status.NONFINITE):
+        return
     report_failure(xp, (xp.all(xp.isfinite(x)), Status.NONFINITE), **details)
 
 
@@ -342,35 +404,6 @@ def has_no_zero(x: Array) -> bool:
     return values is None or bool((values != 0).all())
 
 
-# An operator looked at in blocks of its columns, so that its matrix is never there as a whole.
-
-
-BLOCK = 1 << 20  # entries at a time
-
-
-def by_columns(
-    A: LinearOperator, measure: Callable[[Array, Any], Array], count: int | None = None
-) -> Array:
-    """`measure(columns, places)`, a number for each column, of the first `count` columns (default:
-    all): (*batch, count).
-
-    `columns` is (*batch, m, width), `places` their indices. The last block may reach past the end:
-    those columns are zero, and their numbers are dropped.
-    """
-    xp, (m, n), device = A.xp, A.shape[-2:], A._context.device
-    count = n if count is None else count
-    width = min(count, max(1, BLOCK // (max(m, n) * max(1, math.prod(A.batch_shape)))))
-    blocks = -(-count // width)
-    columns, within = (xp.arange(size, device=device) for size in (n, width))
-
-    def numbers(start: Array) -> Array:
-        places = start + within
-        return measure(A @ xp.astype(columns[:, None] == places, A.dtype), places)
-
-    found = xp.moveaxis(xp.loop_map(numbers, width * xp.arange(blocks, device=device)), 0, -2)
-    return xp.reshape(found, (*A.batch_shape, blocks * width))[..., :count]
-
-
 # Orthonormal columns as operators: some of them, all of them in another order, and those that are
 # missing to a basis.
 #
@@ -407,50 +440,6 @@ def first_columns(A: LinearOperator, k: int) -> LinearOperator:
     return (
         A if k == A.shape[-1] else Sliced(A, slice(None), range(k))._claim(A.properties & STIEFEL)
     )
-
-
-def reordered(Q: LinearOperator, order: Array, k: int, places: Any = None) -> LinearOperator:
-    """Columns of Q: first those numbered `places[order]` (`order`, if no places are given), then
-    the others, k in all.
-
-    Where the order can be seen and is the same for a whole batch they are picked; otherwise all are
-    permuted and k are kept.
-    """
-    xp, n, kept = namespace_of(order), Q.shape[-1], Q.properties & STIEFEL
-    if places is None and isinstance(Q, Dense):
-        return Dense(take_columns(xp, Q.A, order[..., :k]))._claim(kept)
-    perm = host_value(xp, order)
-    perm = order if perm is None else np.asarray(perm)
-    if places is not None:
-        perm = _with_the_others(perm, places, n)
-    if isinstance(perm, np.ndarray) and (perm[..., :k] == np.arange(k)).all():
-        return broadcast_batch(
-            first_columns(Q, k), broadcast_batches(Q.batch_shape, perm.shape[:-1])
-        )
-    if k < n and perm.ndim == 1:
-        return Sliced(Q, slice(None), perm[:k])._claim(kept)
-    P = Permutation._of(
-        index_or_array(perm, "columns"), given_context("columns", None if Q.is_neutral else Q, None)
-    )
-    return first_columns(Product(Q, P.T)._claim(kept), k)
-
-
-def _with_the_others(order: Any, places: np.ndarray, n: int) -> Any:
-    """The columns `places[order]` of n, and behind them all that are not among the places."""
-    xp = namespace_of(order)
-    device = xp.device_of(order)
-    rest = xp.asarray(np.setdiff1d(np.arange(n), places), device=device)
-    others = xp.broadcast_to(rest, (*order.shape[:-1], rest.shape[0]))
-    chosen = xp.take(xp.asarray(places, device=device), order, axis=0)
-    return xp.concat([chosen, others], axis=-1)
-
-
-def take_columns(xp: Any, V: Array, order: Array) -> Array:
-    """The columns V[..., order], of each element of a batch its own."""
-    batch = broadcast_batches(V.shape[:-2], order.shape[:-1])
-    V = xp.broadcast_to(V, (*batch, *V.shape[-2:]))
-    places = xp.broadcast_to(order[..., None, :], (*V.shape[:-1], order.shape[-1]))
-    return xp.take_along_axis(V, places, axis=-1)
 
 
 def _is_first_of_identity(U: LinearOperator) -> bool:

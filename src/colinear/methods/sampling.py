@@ -19,7 +19,7 @@ import numpy as np
 
 from ..backends import Array, get, inner_products, namespace_of, positive_or_one, program
 from ..info import recording
-from ..status import Status, combine, failed
+from ..status import FIRST_FAILURE, Status, combine, failed
 from .base import Method, check_integer
 from .vectors import LinearMap
 
@@ -386,7 +386,7 @@ def heard(xp: Any, multiply: LinearMap, X: Array, before: Any) -> tuple[Array, A
     if isinstance(worst, Status):
         found: Any = int(worst) if worst.is_failure else 0
     else:
-        found = xp.where(failed(worst), worst, 0)
+        found = xp.where(worst >= int(FIRST_FAILURE), worst, 0)
     if isinstance(found, int) and found == 0:
         return Y, before
     found = worse(xp, before, found)

@@ -105,6 +105,14 @@ class Product(LinearOperator):
         least = float(self.xp.min(self.xp.abs(self.xp.stop_gradient(self.operands[1].d))))
         return bound_by_norm(1 / least, X, B) if least > 0 else None
 
+    def _parts_of_bound(self, X: Array, B: Array) -> tuple[Array, ...] | None:
+        """The numbers by which that bound is found: 1 / |A|, |x| and |b|, on a device."""
+        if not (isinstance(self.operands[0], Sine) and isinstance(self.operands[1], Diagonal)):
+            return None
+        xp = self.xp
+        d, X, B = (xp.stop_gradient(x) for x in (self.operands[1].d, X, B))
+        return xp.min(xp.abs(d)), xp.rough_norm(X, -2), xp.rough_norm(B, -2)
+
     def _matmat(self, X: Array) -> Array:
         return reduce(lambda Y, factor: factor @ Y, reversed(self.operands), X)
 

@@ -11,6 +11,7 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..errors import BackendError
 from ..properties import POSITIVE_DEFINITE, STIEFEL, UNITARY
+from ..status import is_unseen
 from .base import LinearOperator
 from .context import kind_of
 from .convert import as_operator
@@ -122,7 +123,7 @@ def selection(key: Any, size: int, axis: int) -> Selection:
     if isinstance(key, Index):
         key = key.host
     xp = namespace_of(key)
-    if xp is not None and xp.is_traced(key):
+    if is_unseen(key) and (xp.is_traced(key) or key.dtype != xp.bool):
         # its values are not to be seen: out of range is as the framework has it
         return xp.where(key < 0, key + size, key)
     host = np.asarray(key if xp is None else xp.to_numpy(key))

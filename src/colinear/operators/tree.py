@@ -15,6 +15,7 @@ from ..backends import Array, namespace_of
 from ..dispatch.calls import retry_deeper
 from ..errors import ShapeError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
+from ..status import is_unseen
 
 # Watchers of the testing tools: `multiplied(A, columns)` and `materialised(A)` of each are called.
 # Empty in normal use.
@@ -274,9 +275,9 @@ def placed(key: Any, xp: Any, x: Array) -> Any:
 
 
 def index_or_array(values: Any, what: str) -> Any:
-    """An `Index` where the integers can be seen, the traced array itself where they cannot."""
+    """An `Index` where the integers can be seen, the array itself where they are not to be."""
     xp = namespace_of(values)
-    if xp is not None and xp.is_traced(values):
+    if is_unseen(values):
         return values
     host = np.asarray(values if xp is None else xp.to_numpy(values))
     if host.dtype.kind not in "iu" and host.size:

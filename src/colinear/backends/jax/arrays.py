@@ -168,6 +168,22 @@ def own(x: Any, lenders: Any) -> jax.Array:
     return x
 
 
+HOSTS = frozenset({"cpu"})  # the platforms of which a look at values waits for nothing
+
+
+def is_on_device(x: Any) -> builtins.bool:
+    """Whether x is on a device, for which a look at its values must wait."""
+    return not isinstance(x, jax.core.Tracer) and not builtins.all(
+        device.platform in HOSTS for device in x.devices()
+    )
+
+
+def fetch(arrays: Any) -> list[np.ndarray]:
+    """The values of several arrays on the host, all of which are on their way before one is waited
+    for."""
+    return jax.device_get(list(arrays))
+
+
 def peek(x: Any) -> Any:
     """The value as a NumPy array if it can be seen now without cost (not traced, not on a GPU),
     else None."""
@@ -175,9 +191,7 @@ def peek(x: Any) -> Any:
         return x
     if isinstance(x, jax.core.Tracer) or not x.is_fully_addressable:
         return None
-    return (
-        np.asarray(x) if builtins.all(device.platform == "cpu" for device in x.devices()) else None
-    )
+    return None if is_on_device(x) else np.asarray(x)
 
 
 def is_traced(x: Any) -> builtins.bool:
@@ -237,6 +251,12 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> jax.Array:
         # half as slow again.
         return jnp.vdot(x, y, precision="highest").reshape((1,) * (x.ndim - 1))
     return jnp.sum(jnp.conj(x) * y, axis=axis)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def rough_norm(x: Any, axis: Any) -> jax.Array:
+    """|x| along axes, by squares which may vanish or overflow."""
+    return jnp.sqrt(jnp.sum(jnp.real(x * jnp.conj(x)), axis=axis))
 
 
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> jax.Array:

@@ -123,6 +123,16 @@ def peek(x: Any) -> Any:
     return x
 
 
+def is_on_device(x: Any) -> builtins.bool:
+    """Whether x is on a device, for which a look at its values must wait: in NumPy never."""
+    return False
+
+
+def fetch(arrays: Any) -> list[np.ndarray]:
+    """The values of several arrays on the host."""
+    return list(arrays)
+
+
 def is_traced(x: Any) -> builtins.bool:
     """Whether values cannot be seen: in NumPy they always can."""
     return False
@@ -226,6 +236,11 @@ def column_dot(X: Any, Y: Any) -> Any:
 def dot_real(x: Any, y: Any) -> Any:
     """The real part of x^H y for vectors: a number of Python's where values can be seen."""
     return float(x.dot(y)) if x.dtype.kind == "f" else float(np.vdot(x, y).real)
+
+
+def rough_norm(x: Any, axis: Any) -> Any:
+    """|x| along axes, by squares which may vanish or overflow."""
+    return np.linalg.vector_norm(x, axis=axis)
 
 
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> Any:

@@ -39,7 +39,10 @@ moveaxis, permute_dims, expand_dims, make_diagonal = (
 
 def isfinite(x: Any) -> torch.Tensor:
     # which looks at the imaginary part: see `imag`
-    return torch.isfinite(x.resolve_conj() if x.is_complex() else x)
+    if not x.is_floating_point():
+        return torch.isfinite(x.resolve_conj() if x.is_complex() else x)
+    x = x.detach()
+    return x - x == 0  # two operations, of which torch.isfinite takes four
 
 
 def imag(x: Any) -> torch.Tensor:
@@ -59,10 +62,17 @@ def minimum(x: Any, y: Any) -> torch.Tensor:
 def _tensors(x: Any, y: Any) -> tuple[Any, Any]:
     """Scalars become tensors, which torch's binary functions demand."""
     if not isinstance(x, torch.Tensor):
-        x = torch.as_tensor(x, dtype=torch.result_type(y, x), device=y.device)
+        x = _beside(x, torch.result_type(y, x), y.device)
     if not isinstance(y, torch.Tensor):
-        y = torch.as_tensor(y, dtype=torch.result_type(x, y), device=x.device)
+        y = _beside(y, torch.result_type(x, y), x.device)
     return x, y
+
+
+def _beside(x: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:
+    """A number as a tensor; on a device it is filled there, which waits for nothing."""
+    if isinstance(x, int | float | complex):
+        return torch.full((), x, dtype=dtype, device=device)
+    return torch.as_tensor(x, dtype=dtype, device=device)
 
 
 def count_nonzero(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
@@ -172,6 +182,11 @@ def dot_real(x: Any, y: Any) -> Any:
     """The real part of x^H y for vectors: a number of Python's where values can be seen."""
     found = torch.vdot(x, y).real if x.is_complex() else torch.dot(x, y)
     return found.item() if x.is_cpu else found
+
+
+def rough_norm(x: Any, axis: Any) -> torch.Tensor:
+    """|x| along axes, by squares which may vanish or overflow."""
+    return torch.linalg.vector_norm(x, dim=axis)
 
 
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:

@@ -148,7 +148,16 @@ def asarray(x: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
         is_eager = not torch.compiler.is_compiling()
         if is_eager and (not x.flags.writeable or builtins.min(x.strides, default=0) < 0):
             x = x.copy()  # torch warns about the one and refuses the other
-    return torch.as_tensor(x, dtype=dtype, device=device)
+    if device is None or torch.compiler.is_compiling():
+        return torch.as_tensor(x, dtype=dtype, device=device)
+    return _moved(torch.as_tensor(x, dtype=dtype), device)
+
+
+def _moved(x: torch.Tensor, device: Any) -> torch.Tensor:
+    """The tensor on a device. To a CUDA device it is copied behind what that has still to do: what
+    is not in pinned memory has left the host when the call returns."""
+    is_sent = device is not None and x.is_cpu and torch.device(device).type == "cuda"
+    return x.to(device, non_blocking=is_sent)
 
 
 def astype(x: Any, dtype: Any) -> torch.Tensor:
@@ -237,6 +246,32 @@ def _is_fake(x: torch.Tensor) -> builtins.bool:
 
 
 _NUMPYS = frozenset((float32, float64, complex64, complex128, bool, torch.int64, torch.int32))
+HOSTS = frozenset({"cpu"})  # the devices of which a look at values waits for nothing
+
+
+def is_on_device(x: Any) -> builtins.bool:
+    """Whether x is on a device, for which a look at its values must wait."""
+    return x.device.type not in HOSTS
+
+
+def fetch(arrays: Any) -> list[np.ndarray]:
+    """The values of several tensors on the host, copied at once from one device."""
+    inside = [_values(x) for x in arrays]
+    with torch._C._DisableFuncTorch():
+        if len(inside) == 1:
+            x = inside[0]
+            return [np.asarray(x.item()) if x.ndim == 0 else to_numpy(x)]
+        joined = to_numpy(torch.cat([x.detach().reshape(-1) for x in inside]))
+    found, start = [], 0
+    for x in inside:
+        part = joined[start : start + x.numel()]
+        start += x.numel()
+        if not x.is_complex() and joined.dtype.kind == "c":
+            part = part.real
+        if not x.is_floating_point() and not x.is_complex():  # of its own kind again
+            part = part.astype(np.bool_ if x.dtype == bool else np.int64)
+        found.append(part.reshape(tuple(x.shape)))
+    return found
 
 
 def peek(x: Any) -> Any:
@@ -244,11 +279,15 @@ def peek(x: Any) -> Any:
     else None."""
     if not isinstance(x, torch.Tensor):
         return x
-    if type(x) is torch.Tensor and x.is_cpu and x.layout is torch.strided and x.dtype in _NUMPYS:
+    if type(x) is torch.Tensor and x.dtype in _NUMPYS and x.layout is torch.strided:
         if not torch.compiler.is_compiling() and _functorch.peek_interpreter_stack() is None:
-            return x.numpy(force=True)  # nothing is in the way
+            return None if is_on_device(x) else x.numpy(force=True)  # nothing is in the way
     x = _values(x)
-    return None if x is None or x.device.type != "cpu" or x.layout != torch.strided else to_numpy(x)
+    return (
+        None
+        if x is None or x.device.type not in HOSTS or x.layout != torch.strided
+        else to_numpy(x)
+    )
 
 
 def is_traced(x: Any) -> builtins.bool:
@@ -308,7 +347,7 @@ def _draw(
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     dtype = None if dtype is None else dtype_from(dtype)
     with torch._C._DisableFuncTorch():
-        return draw(shape, generator=gen, dtype=dtype, device=gen.device).to(device)
+        return _moved(draw(shape, generator=gen, dtype=dtype, device=gen.device), device)
 
 
 # Standard normal numbers, of which complex ones have E|z|^2 = 1; and uniform numbers in [0, 1), or
@@ -328,7 +367,7 @@ def rademacher(
         )
         bits = (octets[:, None] >> torch.arange(8, dtype=torch.uint8, device=octets.device)) & 1
         return (1 - 2 * bits.reshape(-1)[:size].to(dtype)).reshape(shape)
-    values = torch.tensor([1, 1j, -1, -1j], dtype=dtype, device=device)
+    values = _moved(torch.tensor([1, 1j, -1, -1j], dtype=dtype), device)
     return values[
         _draw(functools.partial(torch.randint, len(values)), gen, shape, torch.int64, device)
     ]

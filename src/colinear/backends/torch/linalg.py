@@ -19,6 +19,7 @@ from ..numpy import control as _recurrences
 from ..numpy import linalg as _numpy_linalg
 from ..shared import cholesky_solve, eigen_solve, ldl_slogdet, of_finite, pivot_order
 from .arithmetic import _half
+from .arrays import asarray, fetch, is_on_device
 from .derivatives import custom_derivative
 from .programs import opaque
 
@@ -34,11 +35,6 @@ def _common(*arrays: Array) -> list[Array]:
     return [x if x.dtype == dtype else x.to(dtype) for x in arrays]
 
 
-def is_on_device(x: Array) -> bool:
-    """Whether an operation on x is a launch, and its values are not on the host."""
-    return x.device.type != "cpu"
-
-
 # Cholesky, LU, LDL
 # -------------------------------------------------------------------------------------------------
 
@@ -47,7 +43,8 @@ def is_on_device(x: Array) -> bool:
 def cholesky(A: Array) -> tuple[Array, Array]:
     """Factor Hermitian A = L L^H. Returns L and ok; L is NaN where A is not positive definite."""
     L, failure = torch.linalg.cholesky_ex(A)
-    ok = (failure == 0) & torch.isfinite(torch.diagonal(L, 0, -2, -1)).all(-1)
+    # NaN and infinity stay in a sum; to ask each of them takes four more operations
+    ok = (failure == 0) & (torch.diagonal(L, 0, -2, -1).real.sum(-1) < torch.inf)
     return torch.where(ok[..., None, None], L, torch.nan), ok
 
 
@@ -83,7 +80,10 @@ def lu_factor(A: Array) -> tuple[Array, Array]:
     """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps
     (from 0) as in LAPACK."""
     LU, pivots, _ = torch.linalg.lu_factor_ex(A)
-    return LU, pivots - 1
+    swaps = pivots - 1
+    if not torch.compiler.is_compiling():
+        swaps._of_lapack = pivots  # which saves an operation in each solve
+    return LU, swaps
 
 
 @_half
@@ -92,7 +92,8 @@ def lu_solve(
 ) -> Array:
     """Solve A X = B, A^T X = B or A^H X = B from `lu_factor(A)`; B is (*batch, n, k)."""
     LU, B = _common(LU, B)
-    pivots = (pivots + 1).to(torch.int32)
+    given = getattr(pivots, "_of_lapack", None)
+    pivots = (pivots + 1).to(torch.int32) if given is None else given
     if adjoint or not transpose:
         return torch.linalg.lu_solve(LU, pivots, B, adjoint=adjoint)
     return torch.linalg.lu_solve(LU, pivots, B.conj(), adjoint=True).conj()  # A^T = conj(A^H)
@@ -260,8 +261,11 @@ def solve_triangular(
 
 
 def _on_host(solve: Any, *arrays: Array) -> Array:
-    X = solve(*(x.numpy(force=True) for x in arrays))
-    return torch.from_numpy(np.ascontiguousarray(X)).to(arrays[-1].device)
+    if is_on_device(arrays[-1]):  # by one copy
+        host = fetch(arrays)
+    else:
+        host = [x.numpy(force=True) for x in arrays]
+    return asarray(np.ascontiguousarray(solve(*host)), device=arrays[-1].device)
 
 
 def _tridiagonal_jvp(primals: tuple, tangents: tuple, X: Array) -> Array:

@@ -19,13 +19,14 @@ from ...methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
 from ...operators import Dense, Diagonal, LinearOperator, ScaledIdentity, Triangular
 from ...operators.context import kind_of
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import Status
+from ...status import Status, is_unseen, take_for_granted
 from ..common import (
     dense,
-    host_value,
     ignore_float_errors,
+    outcome,
     report_status,
     reports_nonfinite,
+    seen_value,
     square_size,
     to_result_dtype,
 )
@@ -150,7 +151,9 @@ def _factor(xp: Any, M: Array, name: str, is_free: bool) -> Any:
         report_status(
             xp, xp.where(right, int(Status.SUCCESS), int(wrong)), method=name, message=message
         )
-    elif not host_value(xp, right).all():
+    elif (seen := seen_value(xp, right)) is None:
+        report_status(xp, outcome(xp, right, Status.NOT_POSITIVE_DEFINITE), method=name)
+    elif not seen.all():
         report_fallback("Cholesky failed: A is not positive definite")
         return MAKE["LU"](xp, M)[0]
     return factor
@@ -277,8 +280,13 @@ def lacks_derivative(xp: Any, logarithm: Array) -> bool:
     are none."""
     if not xp.is_differentiated(logarithm):
         return False
-    values = host_value(xp, xp.stop_gradient(logarithm))
-    return values is not None and bool((values == -math.inf).any())
+    held = xp.stop_gradient(logarithm)
+    values = xp.peek(held)
+    if values is None and is_unseen(held):
+        take_for_granted(lambda values: not (values == -math.inf).any(), held)
+        return False
+    values = xp.to_numpy(held) if values is None else values
+    return bool((values == -math.inf).any())
 
 
 logdet = function("logdet", base=logarithm_of_determinant, forwards=True, rewrites=False)

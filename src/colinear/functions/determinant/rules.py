@@ -44,7 +44,6 @@ from ...operators.sparse_algebra import DIAGONAL
 from ...operators.tree import Index
 from ...properties import UNITARY, Unitary
 from ..common import (
-    host_value,
     ignore_float_errors,
     in_context,
     once_each,
@@ -111,7 +110,7 @@ def from_host(A: LinearOperator, found: Any) -> Determinant:
 
 def rows_of(A: LinearOperator, *arrays: Array) -> list[Any]:
     """Arrays (*batch, ...) on the host, by elements of A's batch: a list of tuples."""
-    count, host = math.prod(A.batch_shape), [np.asarray(host_value(A.xp, x)) for x in arrays]
+    count, host = math.prod(A.batch_shape), [np.asarray(x) for x in A.xp.fetch(arrays)]
     wide = [
         np.broadcast_to(x, (*A.batch_shape, x.shape[-1])).reshape(count, x.shape[-1]) for x in host
     ]

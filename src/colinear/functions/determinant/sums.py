@@ -39,15 +39,15 @@ from ...operators.rewrites import kronecker_terms
 from ...operators.scaled import beside
 from ...operators.sparse_algebra import DIAGONAL, SHIFT
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
-from ...status import Status, failed
+from ...status import Status, failed, take_for_granted
 from ..common import (
     dense,
-    host_value,
     in_context,
     operands_in_context,
     outer,
     report_leaves,
     report_status,
+    seen_value,
     values_are_seen,
 )
 from ..diagonal import diag
@@ -425,8 +425,14 @@ def _spoilt(A: Any, k: int, inverse: LinearOperator, S: LinearOperator) -> Array
 
 def _is_far_larger(T: LinearOperator, A: LinearOperator) -> bool:
     """Whether |T| is seen to be far larger than |A|."""
-    sizes = None if 0 in T.shape else host_value(A.xp, A.xp.stack([size_of(T), size_of(A)]))
-    return sizes is not None and not bool(sizes[0] <= MOST_GROWTH * sizes[1])
+    if 0 in T.shape:
+        return False
+    is_small = lambda sizes: bool(sizes[0] <= MOST_GROWTH * sizes[1])
+    both = A.xp.stack([size_of(T), size_of(A)])
+    sizes = seen_value(A.xp, both)
+    if sizes is None and not A.xp.is_traced(both):
+        take_for_granted(is_small, both)
+    return sizes is not None and not is_small(sizes)
 
 
 def _elimination_cost(A: Any, k: int) -> float:

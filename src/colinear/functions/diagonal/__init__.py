@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Callable
 from functools import partial, reduce
 from itertools import accumulate, pairwise
 from operator import add, mul
@@ -34,8 +35,6 @@ from ...operators.scaled import beside
 from ...operators.sliced import pick, same
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ..common import (
-    BLOCK,
-    by_columns,
     in_context,
     is_square,
     low_rank_sides,
@@ -418,3 +417,31 @@ def trace_rotated_product(A: Any, method: Any) -> Array:
 
 # Quadrature asks for diagonals, and is asked for traces.
 from ..stochastic import quadrature
+
+# An operator looked at in blocks of its columns, so that its matrix is never there as a whole.
+
+
+BLOCK = 1 << 20  # entries at a time
+
+
+def by_columns(
+    A: LinearOperator, measure: Callable[[Array, Any], Array], count: int | None = None
+) -> Array:
+    """`measure(columns, places)`, a number for each column, of the first `count` columns (default:
+    all): (*batch, count).
+
+    `columns` is (*batch, m, width), `places` their indices. The last block may reach past the end:
+    those columns are zero, and their numbers are dropped.
+    """
+    xp, (m, n), device = A.xp, A.shape[-2:], A._context.device
+    count = n if count is None else count
+    width = min(count, max(1, BLOCK // (max(m, n) * max(1, math.prod(A.batch_shape)))))
+    blocks = -(-count // width)
+    columns, within = (xp.arange(size, device=device) for size in (n, width))
+
+    def numbers(start: Array) -> Array:
+        places = start + within
+        return measure(A @ xp.astype(columns[:, None] == places, A.dtype), places)
+
+    found = xp.moveaxis(xp.loop_map(numbers, width * xp.arange(blocks, device=device)), 0, -2)
+    return xp.reshape(found, (*A.batch_shape, blocks * width))[..., :count]

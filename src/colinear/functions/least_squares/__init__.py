@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ... import autodiff
 from ...backends import Array, adjoint
 from ...dispatch import Choice, Cost, function
@@ -16,7 +18,7 @@ from ...methods import CG, LSMR, LSQR, QR, SVD, SVRG, Method, RandomizedSVD, fit
 from ...methods.lsqr import for_least_squares
 from ...operators import Dense, Diagonal, LinearOperator, Product, Zero
 from ...operators.neutral import placed_beside
-from ...status import Status, combine
+from ...status import Status, combine, is_unseen, take_for_granted
 from ..common import (
     MARGIN,
     dense,
@@ -27,6 +29,7 @@ from ..common import (
     is_vector,
     ones_beside,
     outcome,
+    seen_value,
     to_result_dtype,
     values_are_seen,
 )
@@ -42,7 +45,7 @@ from ..solve.auto import (
     try_least_squares,
 )
 from ..solve.cost import MEMORY, least_squares_work
-from ..solve.inverse import worst
+from ..solve.inverse import rough_norms, worst
 
 
 def pseudoinverse(
@@ -364,7 +367,7 @@ def _by_triplets(method: Method | None, A: LinearOperator, B: Array) -> tuple[Ar
     else:
         U, s, V = svd(A, None, method)
     kept = s > cutoff(xp, s, A)
-    visible, message = host_value(xp, kept), ""
+    visible, message = host_value(xp, kept) if is_detailed() else None, ""
     if visible is not None and not visible.all():
         ranks = visible.sum(-1)
         known, full = ranks if ranks.ndim else int(ranks), min(A.shape[-2:])
@@ -401,11 +404,25 @@ def _by_triangle(A: LinearOperator, s: System, otherwise: Callable[[], Array]) -
         R = triangle[..., :n, :n]
         I = xp.eye(n, dtype=M.dtype, device=xp.device_of(M))
         inverse = xp.solve_triangular(R, I, lower=False)
+        if is_unseen(R):
+            X = xp.solve_triangular(R, triangle[..., :n, n:], lower=False)
+            sizes = [rough_norms(xp, Y, (-2, -1)) for Y in (R, inverse, X)]
+            return (
+                s.answer(X)
+                if take_for_granted(partial(_has_full_rank, MARGIN * m * xp.eps(M.dtype)), *sizes)
+                else otherwise()
+            )
         condition = xp.vector_norm(R, axis=(-2, -1)) * xp.vector_norm(inverse, axis=(-2, -1))
         if not bool(xp.all(MARGIN * m * xp.eps(M.dtype) * condition < 1)):
             return otherwise()
         X = xp.solve_triangular(R, triangle[..., :n, n:], lower=False)
         return s.answer(X) if bool(xp.all(xp.isfinite(X))) else otherwise()
+
+
+def _has_full_rank(factor: float, size: Any, inverse_size: Any, x: Any) -> bool:
+    """Whether the condition shows that, and the answer is finite."""
+    with np.errstate(all="ignore"):
+        return bool(np.all((factor * size * inverse_size < 1) & np.isfinite(x)))
 
 
 def _by_qr(A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
@@ -417,7 +434,7 @@ def _by_qr(A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
     d = xp.abs(xp.diagonal(R))
     largest = xp.max(d, axis=-1, keepdims=True) if min(m, n) else d
     full = xp.all(d > max(m, n) * xp.eps(M.dtype) * largest, axis=-1)
-    seen = host_value(xp, full)
+    seen = seen_value(xp, full)
     is_full = seen is None or seen.all()
     message = "" if is_full else "A does not have full rank, which QR needs; use SVD()"
     if tall:

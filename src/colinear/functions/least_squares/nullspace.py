@@ -58,12 +58,11 @@ from ..common import (
     once_each,
     operands_in_context,
     orthonormal,
-    reordered,
     reports_nonfinite,
     to_result_dtype,
 )
 from ..singular import cutoff, norm, svd
-from ..spectrum.order import grid_of, is_periodic, symbol
+from ..spectrum.order import grid_of, is_periodic, reordered, symbol
 from ..spectrum.shift_invert import sampled_nullspace
 from . import checked_rtol
 
@@ -119,12 +118,10 @@ def null_vectors_like(A: LinearOperator) -> LinearOperator:
 def null_vectors(A: LinearOperator, limit: Callable[[Array], Array]) -> LinearOperator:
     """Right singular vectors of the singular values up to `limit(s)`, and those that have none."""
     xp, M = A.xp, dense(A)
-    visible(xp, M)
+    refuse_traced(xp, xp.stop_gradient(M))
     U, s, Vh = xp.svd(xp.stop_gradient(M), full_matrices=True)
-    ranks, finite = (
-        host_value(xp, xp.sum(s > limit(s), axis=-1)),
-        host_value(xp, xp.all(xp.isfinite(s), axis=-1)),
-    )
+    found = xp.fetch([xp.sum(s > limit(s), axis=-1), xp.all(xp.isfinite(s), axis=-1)])
+    ranks, finite = map(np.asarray, found)
     if not finite.all():
         report(Info(Status.NONFINITE, method="SVD"))
     # of NaN there is no rank: it takes that of the others
@@ -141,13 +138,17 @@ def null_vectors(A: LinearOperator, limit: Callable[[Array], Array]) -> LinearOp
 def visible(xp: Any, x: Array) -> Array:
     """The values that decide on the size of the answer, or an error if they cannot be seen."""
     x = xp.stop_gradient(x)  # in JAX, what is only differentiated can be seen then
+    refuse_traced(xp, x)
+    return host_value(xp, x)
+
+
+def refuse_traced(xp: Any, x: Array) -> None:
+    """An error if the values that decide on the size of the answer cannot be seen."""
     if xp.is_traced(x):
         raise BackendError(
             "nullspace: the number of columns depends on values, which cannot be seen under jit, "
-            "vmap or compilation. "
-            "Call it outside, or use svd(A) and keep all columns."
+            "vmap or compilation. Call it outside, or use svd(A) and keep all columns."
         )
-    return host_value(xp, x)
 
 
 def same_throughout(A: LinearOperator, ranks: Any) -> int:

@@ -40,11 +40,10 @@ from ...operators import (
     Zero,
 )
 from ...properties import POSITIVE_DEFINITE
-from ...status import Status
+from ...status import Status, is_unseen, take_for_granted
 from ..common import (
     MARGIN,
     has_no_zero,
-    host_value,
     ignore_float_errors,
     largest_rank,
     low_rank_sides,
@@ -52,6 +51,7 @@ from ..common import (
     orthonormal,
     outcome,
     reports_nonfinite,
+    seen_value,
     values_are_seen,
 )
 from ..singular import svd
@@ -259,8 +259,11 @@ def pinv_nonsingular(A: Any, rtol: Any, method: Any) -> Any:
 
 def _if_nonsingular(A: Any, method: Any, inverse: LinearOperator, info: Info) -> Any:
     growth = MARGIN * A.shape[-1] * condition(A, inverse)
-    growth = host_value(A.xp, A.xp.eps(growth.dtype) * growth)
+    growth = A.xp.eps(growth.dtype) * growth
     is_definite = bool(A.properties & POSITIVE_DEFINITE)
+    if is_unseen(growth) and not A.xp.is_traced(growth):
+        is_definite = take_for_granted(lambda growth: growth < 1, growth) or is_definite
+    growth = seen_value(A.xp, growth)
     if is_definite if growth is None else growth < 1 and not info.failed:
         report(info.replace(function="", rule=""))
         return inverse

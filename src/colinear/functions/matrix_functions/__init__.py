@@ -14,6 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ... import autodiff
 from ...backends import Array, adjoint
 from ...dispatch import Choice, Cost, function
@@ -21,7 +23,7 @@ from ...info import Info, report
 from ...methods import Auto, Eig, Eigh, Krylov, Method, fitting, roots
 from ...operators import Dense, Diagonal, LinearOperator, Product, ScaledIdentity
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import Status, first_failure
+from ...status import Status, first_failure, is_unseen, take_for_granted
 from ..common import (
     dense,
     host_value,
@@ -225,7 +227,10 @@ def evaluate(
     if isinstance(chosen, Eig) or general is None:
         return _by_eigenbasis(A, False, lambda: _by_eigenvectors(A, f))
     M = dense(A)
-    if not is_traced_or_differentiated(xp, M) and xp.to_numpy(xp.all(M == adjoint(xp, M))):
+    is_looked_at = not is_traced_or_differentiated(xp, M)
+    if general is exponential_of_matrix:  # which is as good on a device, where nothing waits for it
+        is_looked_at = is_looked_at and not is_unseen(M)
+    if is_looked_at and xp.to_numpy(xp.all(M == adjoint(xp, M))):
         # not known to be self-adjoint, but plain to see
         claimed = Dense(xp.astype(M, A.dtype))._claim(SELF_ADJOINT)
         return _by_eigenbasis(A, True, lambda: by_unitary(claimed, f, chosen))
@@ -240,7 +245,8 @@ def _by_matrix(A: LinearOperator, M: Array, general: General) -> LinearOperator:
         is_seen = not is_traced_or_differentiated(xp, M)
         with ignore_float_errors(xp):
             M = general(xp, A, M)
-            M = real_if_real(xp, A, M) if is_seen else M
+            # on a device those functions that may be complex have been found, and seen, on the host
+            M = real_if_real(xp, A, M) if is_seen and not is_unseen(M) else M
     return Dense(to_result_dtype(xp, M, A.dtype))
 
 
@@ -315,12 +321,19 @@ def real_if_real(xp: Any, A: LinearOperator, X: Array) -> Array:
     SciPy's."""
     if A.is_complex or not xp.is_complex(X) or xp.is_traced(X):
         return X
-    imaginary, size = (host_value(xp, xp.max(xp.abs(part))) for part in (xp.imag(X), X))
-    return (
-        to_result_dtype(xp, xp.real(X), A.dtype)
-        if imaginary <= 1000 * xp.eps(X.dtype) * size
-        else X
-    )
+    sizes = [xp.max(xp.abs(xp.stop_gradient(part))) for part in (xp.imag(X), X)]
+    if not (is_unseen(X) and take_for_granted(_is_real, *sizes)) and not _is_real(
+        *(host_value(xp, size) for size in sizes)
+    ):
+        return X
+    return to_result_dtype(xp, xp.real(X), A.dtype)
+
+
+def _is_real(imaginary: Any, whole: Any) -> bool:
+    """Whether an imaginary part is rounding error; arrays, or their largest entries."""
+    largest = np.max(np.abs(whole), initial=0)
+    eps = np.finfo(np.asarray(whole).dtype).eps
+    return bool(np.max(np.abs(imaginary), initial=0) <= 1000 * eps * largest)
 
 
 def _report_residual(
@@ -342,11 +355,20 @@ def _relative(xp: Any, difference: Array, M: Array) -> Array:
     return xp.max(xp.abs(difference), axis=(-2, -1)) / xp.where(size == 0, 1, size)
 
 
-def _on_host(xp: Any, M: Array, name: str, *arguments: Any) -> Array | None:
-    """SciPy's function where values can be seen and no derivative is asked for."""
+def _on_host(xp: Any, M: Array, name: str, *each: Any) -> Any:
+    """SciPy's function where values can be seen and no derivative is asked for; for each of these
+    arguments, if there are any."""
     if is_traced_or_differentiated(xp, M):
-        return None
-    return xp.asarray(roots.on_host(name, xp.to_numpy(M), *arguments), device=xp.device_of(M))
+        return [None] * len(each) if each else None
+    host, device = xp.to_numpy(M), xp.device_of(M)
+
+    def found(*arguments: Any) -> Array:
+        X = roots.on_host(name, host, *arguments)
+        if np.iscomplexobj(X) and not np.iscomplexobj(host) and _is_real(X.imag, X):
+            X = X.real  # here a look costs nothing
+        return xp.asarray(X, device=device)
+
+    return [found(argument) for argument in each] if each else found()
 
 
 def _for_roots(xp: Any, M: Array) -> Array:
@@ -409,7 +431,7 @@ def power_of_matrix(p: Any) -> General:
             return xp.expm(p * logarithm_of_matrix(xp, A, M))
         down = math.floor(p)
         part = p - down  # between 0 and 1, where A may be singular; whole powers do the rest
-        X, rest = (_on_host(xp, M, "fractional_matrix_power", q) for q in (part, 1 - part))
+        X, rest = _on_host(xp, M, "fractional_matrix_power", part, 1 - part)
         if X is None or rest is None:
             L = autodiff.logarithm(xp, _for_roots(xp, M))
             X, rest = xp.expm(part * L), xp.expm((1 - part) * L)

@@ -36,10 +36,11 @@ from ...operators.diagonal import scalar_of
 from ...operators.scaled import beside, peek_scalar
 from ...operators.sparse_algebra import SHIFT
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SelfAdjoint
-from ...status import Status
+from ...status import Status, is_unseen
 from ..common import (
     host_value,
     reports_nonfinite,
+    seen_value,
     square_size,
     to_computing_dtype,
     to_result_dtype,
@@ -221,9 +222,9 @@ def of_circulant(A: Any, call: Call) -> LinearOperator:
     xp, f, grid, n = A.xp, call.f, grid_of(A), A.shape[-1]
     axes = tuple(range(-len(grid), 0))
     values = symbol(A)
-    is_hermitian = bool(A.properties & SELF_ADJOINT) or (
-        f.name != "apply" and _is_plainly_hermitian(A)
-    )
+    # a look, on a device only where the branch cut makes a difference
+    is_looked_at = f.name != "apply" and (f.principal or not is_unseen(values))
+    is_hermitian = bool(A.properties & SELF_ADJOINT) or (is_looked_at and _is_plainly_hermitian(A))
     x = xp.reshape(xp.real(values) if is_hermitian else values, (*A.batch_shape, n))
     y = of_values(xp, f, x, bool(A.properties & POSITIVE_SEMIDEFINITE), n * xp.eps(A.dtype))
     column = xp.ifftn(xp.reshape(y, values.shape), axes=axes)
@@ -317,7 +318,7 @@ def of_low_rank(A: Any, call: Call) -> LinearOperator:
 
 def _shifted(A: LinearOperator, c: Array, low_rank: LinearOperator) -> LinearOperator:
     """c I + the low-rank term, without a c that is seen to be zero and to stay so."""
-    visible = None if A.xp.is_differentiated(c) else host_value(A.xp, c)
+    visible = None if A.xp.is_differentiated(c) else seen_value(A.xp, c)
     if visible is None or (visible != 0).any():
         return Sum(ScaledIdentity(c, A.shape[-1]), low_rank)
     return low_rank

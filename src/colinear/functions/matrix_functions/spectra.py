@@ -29,10 +29,11 @@ from ...operators import (
     Sum,
 )
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import Status
+from ...status import Status, is_unseen, take_for_granted
 from ..common import (
     dense,
     filled,
+    have_failed,
     host_value,
     ignore_float_errors,
     in_context,
@@ -42,6 +43,7 @@ from ..common import (
     operands_in_context,
     reciprocal_spectrum,
     report_failure,
+    seen_value,
 )
 from ..solve.inverse import LARGEST_DENSE, inv
 from ..spectrum import eig, factors_self_adjoint, spectrum_by_factors
@@ -182,7 +184,13 @@ def _principal_input(xp: Any, f: Scalar, x: Array, positive: bool, negligible: f
     if positive and x.shape[-1]:
         floor = -negligible * xp.max(xp.abs(x), axis=-1, keepdims=True)
         x = xp.where(xp.logical_and(x < 0, x >= floor), 0 * x, x)
-    negative = host_value(xp, x < 0)
+    if is_unseen(x) and not xp.is_traced(x) and not positive:
+        # most are positive, though nobody said so
+        if take_for_granted(lambda x: not (x < 0).any(), xp.stop_gradient(x)):
+            return x
+        negative = host_value(xp, x < 0)  # it decides on the dtype
+    else:
+        negative = seen_value(xp, x < 0)
     if negative is None:
         if positive:
             report_failure(xp, (xp.logical_not(xp.any(x < 0)), Status.NOT_POSITIVE_DEFINITE))
@@ -260,15 +268,17 @@ def general_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator, LinearOp
     xp = A.xp
     with recording() as reports, ignore_float_errors(xp):
         pairs = once_each(eig, operands_in_context(A))
-        if any(info.failed for info in reports):
+        if have_failed(reports):
             return None
         values, vectors = [v for v, _ in pairs], [dense(V) for _, V in pairs]
         if not A.is_complex:
-            if any(bool(xp.any(xp.imag(x) != 0)) for x in (*values, *vectors)):
+            are_complex = [xp.any(xp.imag(x) != 0) for x in (*values, *vectors)]
+            if any(map(bool, xp.fetch(are_complex))):
                 return None
             values, vectors = [xp.real(v) for v in values], [xp.real(V) for V in vectors]
         singular = [xp.svd(V)[1] for V in vectors]
-        condition = math.prod(float(xp.max(s[..., 0] / s[..., -1])) for s in singular)
+        conditions = xp.fetch([xp.max(s[..., 0] / s[..., -1]) for s in singular])
+        condition = math.prod(map(float, conditions))
         if not condition <= xp.eps(A.dtype) ** -0.25:
             return None
         inverses = [inv(Dense(V)) for V in vectors]

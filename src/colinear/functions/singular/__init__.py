@@ -16,9 +16,7 @@ from ...methods import SINGULAR, SVD, Auto, Method, fitting
 from ...operators import Dense, LinearOperator, opaque
 from ...status import Status, first_failure
 from ..common import (
-    BLOCK,
     MARGIN,
-    by_columns,
     dense,
     filled,
     first_columns,
@@ -29,6 +27,7 @@ from ..common import (
     to_computing_dtype,
     to_result_dtype,
 )
+from ..diagonal import BLOCK, by_columns
 from ..solve.cost import is_too_large
 from ..solve.inverse import column_norms, inv, squares
 from .iterate import (

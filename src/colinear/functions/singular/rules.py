@@ -58,13 +58,12 @@ from ..common import (
     orthonormal,
     outer,
     reciprocal,
-    reordered,
     reports_nonfinite,
     to_result_dtype,
 )
 from ..solve.inverse import all_square
 from ..spectrum import eig
-from ..spectrum.order import grid_of, is_periodic, padded, symbol
+from ..spectrum.order import grid_of, is_periodic, padded, reordered, symbol
 from . import Triplets, _count, check_tolerance, cond, rank, svd
 
 # The rules of `svd`, `rank` and `cond`.

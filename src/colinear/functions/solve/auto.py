@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +19,8 @@ from ...methods.svrg import SVRG
 from ...operators import Dense, Diagonal, LinearOperator, MatrixFree, Scaled, Sparse, Sum
 from ...operators.context import check_device
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import Status, failed
-from ..common import host_value, is_traced_or_differentiated
+from ...status import Status, failed, state
+from ..common import host_value, is_traced_or_differentiated, seen_value
 from .cost import (
     Work,
     affordable_products,
@@ -194,9 +195,9 @@ def jacobi(A: LinearOperator) -> LinearOperator | None:
         return None
     xp = A.xp
     size = xp.abs(d)
-    values = host_value(xp, size)
+    values = seen_value(xp, size)
     d = size if A.properties & SELF_ADJOINT else d
-    if values is None:  # under tracing: it does no harm
+    if values is None:  # not to be seen: it does no harm
         return Diagonal._of(xp.astype(1 / xp.where(size > 0, d, 1), A.dtype))
     if not values.size or not 0 < float(values.min()) <= float(values.max()) / UNEVEN < float(
         "inf"
@@ -358,3 +359,24 @@ def iterate(
 
 # Diagonals are asked for by iterations, and ask for them.
 from .. import diagonal
+
+# Inverses that are not judged, because the residual of a solve with them will be.
+
+
+@contextlib.contextmanager
+def leave_to_residual() -> Iterator[list[LinearOperator]]:
+    """Leave out judgements by vectors, and list the operators of which that is true: the caller
+    looks at a residual."""
+    outer, state.left_out = state.left_out, []
+    try:
+        yield state.left_out
+    finally:
+        state.left_out = outer
+
+
+def is_left_to_residual(A: LinearOperator) -> bool:
+    """Whether the caller looks at a residual, so that the inverse of A need not be judged; if so,
+    that is noted."""
+    if state.left_out is not None:
+        state.left_out.append(A)
+    return state.left_out is not None

@@ -44,13 +44,13 @@ from ...properties import (
 from ...status import failed
 from ..common import (
     have_failed,
-    host_value,
     in_context,
     is_positive,
     is_square,
     reciprocal,
     report_all,
     report_leaves,
+    seen_value,
 )
 from .auto import with_tolerance_for_parts
 from .elimination import condition, judged
@@ -348,7 +348,7 @@ def _pivot(A: Any, method: Any) -> tuple[tuple[int, int], LinearOperator, Any]:
             continue
         if A.shape[-1] <= SMALL_GRID:
             return (i, j), block_inverse, info  # the whole costs little, if it comes to that
-        estimate = host_value(A.xp, condition(block, block_inverse))
+        estimate = seen_value(A.xp, condition(block, block_inverse))
         if estimate is None or estimate <= 1 / math.sqrt(A.xp.eps(A.dtype)):
             return (i, j), block_inverse, info
         found = found or ((i, j), block_inverse, info)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...backends import Array, get
 from ...dispatch import Cost, perform, rule
-from ...factors.dense import TriangularFactor, probe
+from ...factors.dense import TriangularFactor, probe, probe_of
 from ...factors.host import FixedFactor, gohberg_semencul
 from ...factors.inverse import Implicit, Inverse
 from ...factors.structured import BandedFactor, FourierFactor, TridiagonalFactor, lapack_band
@@ -62,11 +62,11 @@ from .auto import (
     cost_of_iteration,
     is_automatic,
     is_iterative,
+    is_left_to_residual,
     looks_definite,
     with_symmetry_of_entries,
 )
 from .cost import prefers_iteration, sparse_work
-from .elimination import is_left_to_residual
 from .inverse import (
     check_square,
     column_norms,
@@ -75,7 +75,6 @@ from .inverse import (
     inverse,
     kept,
     no_inverse,
-    probe_of,
 )
 
 # The inverse of families: known, by substitution, by Fourier transforms, along bands.

@@ -8,17 +8,34 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...backends import Array, get
-from ...backends.numpy.linalg import are_below, lu_factor_and_solve, solves
+from ...backends.numpy.linalg import lu_factor_and_solve, solves
 from ...dispatch import Choice, Cost, function, perform
-from ...factors.dense import MAKE, LUFactor, cholesky_or_lu, mirrored, probe, probe_norm, reproduces
+from ...factors.dense import (
+    FEW,
+    MAKE,
+    LUFactor,
+    are_small,
+    cholesky_or_lu,
+    column_norms,
+    mirrored,
+    probe,
+    probe_norm,
+    reproduces,
+    rough_norms,
+    sizes_of_columns,
+    squares,
+    status_of_norms,
+)
 from ...factors.inverse import Implicit, Inverse, differentiable
 from ...factors.runs import multiplies_by_iteration
 from ...info import Info, is_detailed, report, state
 from ...methods import LDL, LU, QR, Auto, Cholesky, Method, fitting
 from ...operators import LinearOperator, ScaledIdentity
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
-from ...status import Status
+from ...status import Status, is_unseen, take_for_granted
 from ..common import (
     MARGIN,
     dense,
@@ -28,38 +45,12 @@ from ..common import (
     is_traced_or_differentiated,
     outcome,
     report_arrays,
+    seen_value,
     square_size,
     values_are_seen,
 )
 from .auto import attempt, attempts, is_iterative, iterate, iterated, iterates
 from .cost import dense_work, itemsize
-
-FEW = 4  # columns, which are looked at one by one
-
-
-def probe_of(A: LinearOperator) -> Array:
-    """A probe to multiply A by."""
-    return probe(A.xp, A.shape[-1], A.dtype, A._context.device)
-
-
-def squares(xp: Any, X: Array, axis: int = -2) -> Array:
-    """The sums of squares |x|^2 along an axis."""
-    return xp.vecdot(X, X, axis=axis).real
-
-
-def are_small(xp: Any, R: Array, B: Array, tol: float) -> bool:
-    """Whether |r| <= tol |b| for each column, for sure: false too where squares might overflow
-    or vanish, or there are NaN."""
-    is_one = R.ndim == B.ndim == 2 and B.shape[-1] <= FEW
-    if is_one and not xp.hides_values and B.dtype is R.dtype:
-        return are_below(R, B, tol)
-    r, b = squares(xp, R), tol**2 * squares(xp, B)
-    return bool(xp.all((r <= b) & (b > 1e-30) & (b < 1e30)))
-
-
-def column_norms(xp: Any, X: Array) -> Array:
-    """The norm of each column."""
-    return xp.vector_norm(X, axis=-2)
 
 
 def is_singular(xp: Any, A: Array) -> Array:
@@ -191,26 +182,64 @@ def _judge(
         status = xp.where(broken, int(_BROKEN[name]), status)
     finite = xp.logical_and(xp.isfinite(largest), xp.all(xp.isfinite(b), axis=-1))
     status = xp.where(finite, status, int(Status.NONFINITE))
-    rounding = host_value(xp, backward)
+    rounding = seen_value(xp, backward)
     return Solution(
         factor, X, status, columns, rounding is not None and bool((rounding <= 10 * n * eps).all())
     )
 
 
-def _is_plainly_right(xp: Any, A: Array, B: Array, X: Array, tol: float) -> bool:
-    """A sufficient test of what `_judge` looks at, cheap, and passed by most answers."""
-    eps = xp.eps(A.dtype)
+def _is_plainly_right(
+    xp: Any, A: Array, B: Array, X: Array, tol: float, broken: Status = Status.SINGULAR
+) -> bool:
+    """A sufficient test of what `_judge` looks at, cheap, and passed by most answers. `broken`: what
+    NaN in X mean."""
+    n, eps = A.shape[-1], xp.eps(A.dtype)
     # the last column is the probe, whose solution grows as A^-1 does: see `_judge`
-    limit, ratio = MARGIN * A.shape[-1] * eps, min(tol, math.sqrt(eps))
+    limit, ratio = MARGIN * n * eps, min(tol, math.sqrt(eps))
     is_one = A.ndim == X.ndim == 2 and X.shape[-1] <= FEW
     if is_one and not xp.hides_values and A.dtype is B.dtype is X.dtype:
         return solves(A, X, B, ratio, limit)
     A = xp.stop_gradient(A)
+    is_later = xp.is_on_device(X) and is_unseen(X)
+    if is_later and state.left_out is not None:
+        # the residual of the whole is asked for too, so that only the growth of A^-1 is left
+        norms = rough_norms(xp, X[..., -1], -1), rough_norms(xp, A, (-2, -1))
+        test = functools.partial(_status_of_growth, n, eps, broken)
+        return take_for_granted(test, *norms, failure=broken)
+    if is_later:
+        R = B - xp.matmul(A, X)
+        sizes = rough_norms(xp, A, (-2, -1)), rough_norms(xp, X), rough_norms(xp, R)
+        test = functools.partial(_status_by_norms, n, eps, tol, broken)
+        return take_for_granted(test, *sizes, *sizes_of_columns(xp, B), failure=broken)
     if not are_small(xp, B - xp.matmul(A, X), B, ratio):
         return False
     size = xp.sum(squares(xp, A, axis=-1), axis=-1)  # |A|_F^2
     growth = limit**2 * size * squares(xp, X[..., -1], axis=-1)
     return bool(xp.all((growth < squares(xp, B[..., -1], axis=-1)) & (size > 1e-30)))
+
+
+def _status_by_norms(
+    n: int, eps: float, tol: float, broken: Status, size: Any, x: Any, r: Any, b: Any, *largest: Any
+) -> Status:
+    """The judgement of `_judge` by |A|_F, which is between the largest entry of A and n times that,
+    and by the norms of the columns of X, R and B, the last of which is the probe."""
+    status = _status_of_growth(n, eps, broken, x[..., -1], size)
+    if status is not Status.SUCCESS:
+        return status
+    if not np.all(r[..., -1] <= math.sqrt(eps) * (size * x[..., -1] + b[..., -1])):
+        return Status.INACCURATE
+    return status_of_norms(tol, r[..., :-1], b[..., :-1], *(y[..., :-1] for y in largest))
+
+
+def _status_of_growth(n: int, eps: float, broken: Status, x: Any, size: Any) -> Status:
+    """Whether |x| for A x = p, and |A|_F, are those of a matrix that is not singular to working
+    accuracy."""
+    is_regular = (MARGIN * n * eps / probe_norm(n)) * size * x < 1
+    if (is_regular & (size > 1e-15)).all():
+        return Status.SUCCESS
+    if not np.isfinite(size).all():
+        return Status.NONFINITE
+    return Status.SINGULAR if np.isfinite(x).all() else broken
 
 
 # JAX runs programs of fewer than 1000 flops at once, others in a thread of their own (10 us). So a
@@ -242,8 +271,8 @@ def _traced_status(
 
 
 def worst(xp: Any, status: Array) -> Status | None:
-    """The worst of a batch, None under tracing."""
-    values = host_value(xp, status)
+    """The worst of a batch, None where it is not to be seen."""
+    values = seen_value(xp, status)
     return None if values is None else Status(int(values.max(initial=0)))
 
 
@@ -275,13 +304,14 @@ def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[st
         matrix, B = given if B is not None else (*given, None)
     best, info, first, sides = None, None, None, _with_probe(xp, B, matrix)
     if not is_traced and names[0] != "QR" and not is_detailed():
+        broken = _BROKEN.get(names[0], Status.SINGULAR)
         if sides.ndim == matrix.ndim == 2:  # LAPACK does not warn of infinities
             first = _factored(xp, names[0], matrix, sides)
-            is_right = _is_plainly_right(xp, matrix, sides, first[2], tol)
+            is_right = _is_plainly_right(xp, matrix, sides, first[2], tol, broken)
         else:
             with ignore_float_errors(xp):
                 first = _factored(xp, names[0], matrix, sides)
-                is_right = _is_plainly_right(xp, matrix, sides, first[2], tol)
+                is_right = _is_plainly_right(xp, matrix, sides, first[2], tol, broken)
         if is_right:
             best = Solution(first[0], first[2][..., :-1], None, None, True)
     if best is None:

@@ -44,6 +44,7 @@ from ..common import (
     reciprocal,
     reciprocal_spectrum,
     report_failure,
+    seen_value,
     values_are_seen,
 )
 from ..spectrum import eig, factors_self_adjoint, spectrum_by_factors
@@ -130,7 +131,7 @@ def _in_eigenvectors(
             [xp.vector_norm(V, axis=(-2, -1)) * xp.vector_norm(W, axis=(-2, -1)) for V, W in bases]
         )
     fine = condition < 1 / math.sqrt(xp.eps(A.dtype))
-    visible = host_value(xp, fine)
+    visible = seen_value(xp, fine)
     if visible is not None and not visible.all():
         return _by_schur_forms(A, kronecker, c, method)
     report_failure(xp, (fine, Status.INACCURATE))

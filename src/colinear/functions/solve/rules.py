@@ -3,6 +3,7 @@ once."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -35,7 +36,7 @@ from ...operators import (
 from ...operators.rewrites import LARGE_GRID
 from ...operators.sparse_algebra import DIAGONAL, diagonal_of
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
-from ...status import failed
+from ...status import failed, is_unseen
 from ..common import (
     MARGIN,
     have_failed,
@@ -46,6 +47,7 @@ from ..common import (
     is_traced_or_differentiated,
     is_vector,
     once_each,
+    product_is_finite_later,
     reciprocal,
     report_all,
     to_computing_dtype,
@@ -54,6 +56,7 @@ from ..common import (
 from ..spectrum import eig
 from ..spectrum.components import diagonals_are_constant
 from . import System, apply_inverse, right_side, solve, solve_by_inverse
+from .auto import leave_to_residual
 from .compositions import blocks_are_alike
 from .families import is_large_and_seen, is_narrow_band, used_diagonals
 from .inverse import all_square, are_small, inv, solution
@@ -71,6 +74,7 @@ from .sums import capacitance_by_entries, low_rank_and_diagonal, rank_is_low
 # rows of a product of matrices that is formed: the work is less than that of looking at its factors
 TINY = 32
 FREE = (Auto, type(None))  # methods that leave the choice to us
+NOTHING: Any = contextlib.nullcontext()
 WORTH_A_BOUND = 10_000  # entries of a right side from which a bound costs less than it saves
 
 
@@ -180,7 +184,11 @@ def solve_kronecker(A: Any, b: Any, method: Any) -> Any:
     with ignore_float_errors(xp):
         if isinstance(inverse, Kronecker):  # else the method was not for the factors
             matrices = once_each(lambda W: W.to_dense(), inverse.operands)
-            if _bound(xp, A.operands, matrices) <= s.tol and bool(xp.all(xp.isfinite(s.b))):
+            if (
+                not is_unseen(s.b)
+                and _bound(xp, A.operands, matrices) <= s.tol
+                and bool(xp.all(xp.isfinite(s.b)))
+            ):
                 return Kronecker(*map(Dense._of, matrices)) @ s.b
         return apply_inverse(s, inverse)
 
@@ -225,10 +233,8 @@ def solve_alike_blocks(A: Any, b: Any, method: Any) -> Any:
 
 
 def is_plain_correction(A: Any, b: Any = None, method: Any = None) -> bool:
-    """Whether one D + U C V^H of low rank is given, and only the answer is asked for."""
-    return (
-        isinstance(method, FREE) and not A.batch_shape and is_plain(A, b, method) and rank_is_low(A)
-    )
+    """Whether D + U C V^H of low rank is given, and only the answer is asked for."""
+    return isinstance(method, FREE) and is_plain(A, b, method) and rank_is_low(A)
 
 
 @rule(solve, Sum[LowRank, DIAGONAL], when=is_plain_correction, like=checked, name="woodbury")  # type: ignore[misc]
@@ -238,8 +244,9 @@ def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
         return solve_by_inverse(A, b, method)
     xp, (low_rank, D), b = A.xp, low_rank_and_diagonal(A), checked(A, b)
     d = D.d if isinstance(D, Diagonal) else diagonal_of(D, A)
-    d, B, U = d[:, None], b[:, None] if b.ndim == 1 else b, low_rank.U
-    with recording() as reports, ignore_float_errors(xp):
+    d, B, U = d[..., None], b[:, None] if b.ndim == 1 else b, low_rank.U
+    left = leave_to_residual() if xp.is_on_device(B) else NOTHING
+    with recording() as reports, left, ignore_float_errors(xp):
         K, right = capacitance_by_entries(low_rank, d)
         scaled = B / d
         X = scaled - xp.matmul(U, solution(K, xp.matmul(right, scaled), None).X) / d
@@ -261,6 +268,11 @@ def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
     b = right_side("solve", A, b)
     if not isinstance(A, Diagonal) or isinstance(b, LinearOperator):
         return inv(A, method) @ b
+    d = A.d if b.ndim == 1 else A.d[..., None]
+    if is_unseen(d) and not A.xp.is_traced(d) and A.xp.is_floating(b):
+        x = b / d
+        if product_is_finite_later(A.xp, d, x):
+            return x
     return reciprocal(A.d) * b if b.ndim == 1 else reciprocal(A.d)[..., None] * b
 
 

@@ -34,8 +34,8 @@ from ...operators.scaled import beside, known_of_scalar
 from ...operators.sparse_algebra import DIAGONAL, SHIFT, is_sparse
 from ...operators.transposed import are_adjoint
 from ...properties import POSITIVE_SEMIDEFINITE, UNITARY
-from ...status import Status, failed
-from ..common import has_no_zero, host_value, is_positive, reciprocal, reciprocal_spectrum
+from ...status import Status, failed, is_unseen
+from ..common import has_no_zero, is_positive, reciprocal, reciprocal_spectrum, seen_value
 from ..matrix_functions.spectra import differentiable_inverse
 from ..spectrum import factors_self_adjoint, spectrum_by_factors
 from ..spectrum.rules import is_similarity
@@ -129,7 +129,7 @@ def both_terms_are_positive(A: LinearOperator) -> bool:
     """Whether the sum is D + U U^H with D seen to be positive, so that nothing cancels in I +
     U^H D^-1 U."""
     low_rank, D = low_rank_and_diagonal(A)
-    is_seen = not (isinstance(D, Diagonal) and D.xp.is_traced(D.d))
+    is_seen = not (isinstance(D, Diagonal) and is_unseen(D.d))
     return is_gram(low_rank) and is_seen and is_positive(D)
 
 
@@ -275,7 +275,9 @@ def capacitance_by_entries(low_rank: Any, d: Array) -> tuple[Dense, Array]:
     """I + C V^H D^-1 U, and C V^H, for the entries d of D as a column; both as matrices, and S^H
     S where that saves work."""
     xp, U, right = low_rank.xp, low_rank.U, right_matrix(low_rank)
-    is_positive = is_gram(low_rank) and not xp.is_complex(d) and bool(xp.min(d) > 0)
+    is_positive = is_gram(low_rank) and not xp.is_complex(d)
+    if is_positive:
+        is_positive = not (xp.is_on_device(d) and is_unseen(d)) and bool(xp.min(d) > 0)
     inner = gram(U / xp.sqrt(d)) if is_positive else xp.matmul(right, U / d)
     return _plus_identity(inner, is_positive), right
 
@@ -354,7 +356,7 @@ def is_zero(multiple: Any) -> bool:
 def _seen_number(x: Any) -> Any:
     """A number, or an array of them, as NumPy's; None where values cannot be seen."""
     xp = namespace_of(x)
-    value = x if xp is None else host_value(xp, x)
+    value = x if xp is None else seen_value(xp, x)
     return None if value is None else np.asarray(value)
 
 

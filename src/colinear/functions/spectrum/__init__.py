@@ -23,13 +23,12 @@ from ..common import (
     dense,
     filled,
     first_columns,
-    host_value,
     identity_like,
     ignore_float_errors,
     once_each,
     operands_in_context,
+    seen_value,
     square_size,
-    take_columns,
     to_result_dtype,
 )
 from .iterate import iterative_pairs
@@ -42,6 +41,7 @@ from .order import (
     expected_cost,
     is_affordable,
     kronecker,
+    take_columns,
 )
 
 POSITIVE = POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
@@ -230,7 +230,7 @@ def judge_pairs(
     elif name == "Schur":
         message = "A is not unitary, as was claimed"
     status = first_failure(xp, (finite, Status.NONFINITE), (right, Status.INACCURATE))
-    seen = host_value(xp, fault)
+    seen = seen_value(xp, fault)
     if status is Status.NONFINITE or seen is None or seen.all():
         message = ""
     report(Info(status, residual=residual, method=name, message=message))

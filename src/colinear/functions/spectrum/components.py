@@ -200,9 +200,9 @@ def diagonals_are_constant(A: Any) -> bool:
     by a well-conditioned D."""
     if 0 in A.shape or not values_are_seen(A):
         return False
-    if not all(_is_constant(A.xp, d) for d in (A.lower, A.diag, A.upper)):
+    constant, (lower, diag, upper) = _beginnings(A)
+    if not constant:
         return False
-    lower, diag, upper = _on_host(A, 1)
     if A.shape[-1] == 1:
         return bool(
             np.isfinite(diag).all() and (not A.properties & SELF_ADJOINT or (diag.imag == 0).all())
@@ -216,12 +216,23 @@ def diagonals_are_constant(A: Any) -> bool:
     return bool((condition < _most(A)).all())
 
 
-def _is_constant(xp: Any, d: Array) -> bool:
+def _beginnings(A: Any) -> tuple[bool, list[Any]]:
+    """Whether the three diagonals are constant, and their first entries; from a device by one
+    copy, which the operator keeps."""
+    kept = A.__dict__.get("_beginnings_on_host")
+    if kept is not None:
+        return kept
+    xp, diagonals = A.xp, (A.lower, A.diag, A.upper)
     # JAX traces what is computed inside a program, even of arrays that can be seen
-    values = xp.peek(d)
-    return (
-        bool(xp.all(d == d[..., :1])) if values is None else bool(np.all(values == values[..., :1]))
-    )
+    values = [xp.peek(d) for d in diagonals]
+    if any(d is None for d in values):
+        same = [xp.all(d == d[..., :1]) for d in diagonals]
+        values = xp.fetch([*same, *(d[..., :1] for d in diagonals)])
+        kept = all(map(bool, values[:3])), [_wide(A, d) for d in values[3:]]
+        A.__dict__["_beginnings_on_host"] = kept
+        return kept
+    are_constant = all(bool(np.all(d == d[..., :1])) for d in values)
+    return are_constant, [_wide(A, d[..., :1]) for d in values]
 
 
 def _most(A: Any) -> float:
@@ -229,17 +240,21 @@ def _most(A: Any) -> float:
     return -0.25 * math.log(A.xp.eps(A.dtype))
 
 
-def _on_host(A: Any, count: int | None = None) -> tuple[Any, Any, Any]:
-    """The three diagonals, or their beginnings, in double precision."""
-    wide = np.complex128 if A.is_complex else np.float64
+def _wide(A: Any, d: Any) -> Any:
+    """Entries of a diagonal of A on the host, in double precision."""
+    d = np.asarray(d).astype(np.complex128 if A.is_complex else np.float64)
+    return np.broadcast_to(d, (*A.batch_shape, d.shape[-1]))
 
-    def beginning(d: Array) -> Any:
-        values = A.xp.peek(d)
-        # of a GPU no more than is needed
-        values = A.xp.to_numpy(d[..., :count]) if values is None else values[..., :count]
-        return np.broadcast_to(values.astype(wide), (*A.batch_shape, values.shape[-1]))
 
-    return beginning(A.lower), beginning(A.diag), beginning(A.upper)
+def _on_host(A: Any) -> list[Any]:
+    """The three diagonals in double precision; the operator keeps those of a device."""
+    values = [A.xp.peek(d) for d in (A.lower, A.diag, A.upper)]
+    if all(d is not None for d in values):
+        return [_wide(A, d) for d in values]
+    if (kept := A.__dict__.get("_diagonals_on_host")) is None:
+        kept = [_wide(A, d) for d in A.xp.fetch([A.lower, A.diag, A.upper])]
+        A.__dict__["_diagonals_on_host"] = kept
+    return kept
 
 
 def _put(A: Any, x: Any) -> Array:
@@ -256,7 +271,7 @@ def eig_sines(A: Any, asked: Asked) -> Pairs:
     """tridiag(c, a, b) has the eigenvalues a + 2 (b c)^1/2 cos(π j / (n + 1)) and eigenvectors D
     S: sines S, D_i = (c / b)^(i/2)"""
     n = asked.n
-    lower, a, upper = _on_host(A, 1)
+    _, (lower, a, upper) = _beginnings(A)
     s, r = _symmetrised(lower, upper, A) if n > 1 else (0 * a, np.ones_like(a))
     half = np.pi * np.arange(1, n + 1) / (2 * n + 2)
     # a + 2 s cos(2 x) about that of its ends that is the smaller, so that it is found without

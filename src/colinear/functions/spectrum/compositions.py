@@ -43,7 +43,6 @@ from ..common import (
     once_each,
     operands_in_context,
     reciprocal_spectrum,
-    reordered,
     report_failure,
     report_leaves,
     reports_nonfinite,
@@ -62,7 +61,7 @@ from . import (
     is_real,
     sensitivity_of,
 )
-from .order import Asked, by_key, combinations, is_affordable, kronecker, padded
+from .order import Asked, by_key, combinations, is_affordable, kronecker, padded, reordered
 
 
 def factors_fit(A: LinearOperator) -> bool:

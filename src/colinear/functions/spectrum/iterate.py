@@ -33,10 +33,9 @@ from ..common import (
     host_value,
     ignore_float_errors,
     is_half,
-    take_columns,
     to_result_dtype,
 )
-from .order import Asked, by_key
+from .order import Asked, by_key, take_columns
 from .shift_invert import (
     DIVERGED,
     beyond,

@@ -20,14 +20,21 @@ from ...operators import (
     Dense,
     Kronecker,
     LinearOperator,
+    Permutation,
+    Product,
     Sine,
+    Sliced,
 )
+from ...operators.batch import broadcast_batch
+from ...operators.context import broadcast_batches, given_context
+from ...operators.tree import index_or_array
 from ...operators.unitary import pad_end
 from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL
 from ..common import (
+    first_columns,
     ignore_float_errors,
     outer,
-    reordered,
+    seen_value,
     to_result_dtype,
     values_are_seen,
 )
@@ -353,3 +360,50 @@ def expected_cost(A: LinearOperator, k: int, method: Any) -> Cost:
     m = method.size(n, k)
     steps = STEPS * m
     return Cost(batch * steps * (A.flops + 8.0 * m * n), 8.0 * batch * n * (m + k + 3))
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+def reordered(Q: LinearOperator, order: Array, k: int, places: Any = None) -> LinearOperator:
+    """Columns of Q: first those numbered `places[order]` (`order`, if no places are given), then
+    the others, k in all.
+
+    Where the order can be seen and is the same for a whole batch they are picked; otherwise all are
+    permuted and k are kept.
+    """
+    xp, n, kept = namespace_of(order), Q.shape[-1], Q.properties & STIEFEL
+    if places is None and isinstance(Q, Dense):
+        return Dense(take_columns(xp, Q.A, order[..., :k]))._claim(kept)
+    perm = seen_value(xp, order)
+    perm = order if perm is None else np.asarray(perm)
+    if places is not None:
+        perm = _with_the_others(perm, places, n)
+    if isinstance(perm, np.ndarray) and (perm[..., :k] == np.arange(k)).all():
+        return broadcast_batch(
+            first_columns(Q, k), broadcast_batches(Q.batch_shape, perm.shape[:-1])
+        )
+    if k < n and perm.ndim == 1:
+        return Sliced(Q, slice(None), perm[:k])._claim(kept)
+    P = Permutation._of(
+        index_or_array(perm, "columns"), given_context("columns", None if Q.is_neutral else Q, None)
+    )
+    return first_columns(Product(Q, P.T)._claim(kept), k)
+
+
+def _with_the_others(order: Any, places: np.ndarray, n: int) -> Any:
+    """The columns `places[order]` of n, and behind them all that are not among the places."""
+    xp = namespace_of(order)
+    device = xp.device_of(order)
+    rest = xp.asarray(np.setdiff1d(np.arange(n), places), device=device)
+    others = xp.broadcast_to(rest, (*order.shape[:-1], rest.shape[0]))
+    chosen = xp.take(xp.asarray(places, device=device), order, axis=0)
+    return xp.concat([chosen, others], axis=-1)
+
+
+def take_columns(xp: Any, V: Array, order: Array) -> Array:
+    """The columns V[..., order], of each element of a batch its own."""
+    batch = broadcast_batches(V.shape[:-2], order.shape[:-1])
+    V = xp.broadcast_to(V, (*batch, *V.shape[-2:]))
+    places = xp.broadcast_to(order[..., None, :], (*V.shape[:-1], order.shape[-1]))
+    return xp.take_along_axis(V, places, axis=-1)

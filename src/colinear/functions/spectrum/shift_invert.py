@@ -33,7 +33,7 @@ from ...operators import (
 )
 from ...operators.context import split_number
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL
-from ...status import Status
+from ...status import FIRST_FAILURE, Status
 from ..common import host_value, ignore_float_errors, is_half, to_result_dtype
 from ..solve.families import fills_in
 from ..solve.inverse import LARGEST_DENSE, inv
@@ -190,8 +190,8 @@ def shifted(A: LinearOperator, shift: complex) -> LinearOperator:
 def _inverse(A: LinearOperator, shift: complex) -> Shifted | None:
     with ignore_float_errors(A.xp):
         inverse, info = inv(A, info=True)
-    if not isinstance(info.status, Status):  # under tracing
-        return Shifted(inverse, shift, info.failed)
+    if not isinstance(info.status, Status):  # under tracing, or on a device
+        return Shifted(inverse, shift, info.status >= int(FIRST_FAILURE))
     return None if info.failed or info.status == Status.FELL_BACK else Shifted(inverse, shift)
 
 

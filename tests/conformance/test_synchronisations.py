@@ -1,0 +1,90 @@
+"""A call on a device looks at values once, at its end, and gives the answers and the warnings of the host.
+
+There is no GPU here: CPU tensors are taken to be on a device. `tests/gpu/test_synchronisations.py` counts on one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from support.registry import MAKERS, PAIRS, cases
+from support.synchronisations import CALLS, LOOKS, allowed, counted, pretended
+from test_functions import FUNCTIONS
+
+import colinear as co
+from colinear import backends
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("maker", sorted(MAKERS))
+def test_answers_on_a_device_are_those_of_the_host(maker: str) -> None:
+    """Every check of the conformance suite, in some dtypes."""
+    wrong = []
+    for case in cases(maker, "torch", "device", PAIRS[sorted(MAKERS).index(maker) % len(PAIRS)]):
+        for name, check in FUNCTIONS.items():
+            try:
+                with pretended():
+                    check(case)
+            except Exception as error:
+                wrong.append(f"{name}, {case.dtype}, batch {case.batch}: {error!r}"[:400])
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "maker", ["dense", "annotated_pd", "diagonal", "kronecker", "sum_low_rank_and_diagonal"]
+)
+def test_answers_on_a_device_are_those_of_the_host_in_jax(maker: str) -> None:
+    pytest.importorskip("jax")
+    names = ("solve", "inv", "slogdet", "lstsq", "eig", "exp", "sqrt", "cholesky", "lu")
+    for case in cases(maker, "jax", "device", PAIRS[1]):
+        for name in names:
+            with pretended("jax"):
+                FUNCTIONS[name](case)
+
+
+def made(maker: str) -> list[Any]:
+    xp, rng = backends.get("torch"), np.random.default_rng
+    found = (MAKERS[maker](xp, "float64", batch, rng(0)) for batch in ((), (2,)))
+    return [each[0] for each in found if each is not None]
+
+
+def run(name: str, A: Any) -> tuple[list[str], list[str]]:
+    """The looks at values that a call takes, and the statuses that it warns of."""
+    with warnings.catch_warnings(record=True) as caught, counted() as looks:
+        warnings.simplefilter("always")
+        CALLS[name](A)
+    told = [each for each in caught if issubclass(each.category, co.ConvergenceWarning)]
+    return looks, [str(each.message).split(":")[1] for each in told]
+
+
+@pytest.mark.parametrize("maker", sorted(MAKERS))
+def test_a_call_on_a_device_looks_at_values_once(maker: str) -> None:
+    too_many, needless = [], []
+    for name in CALLS:
+        counts = []
+        for A, again in zip(made(maker), made(maker), strict=True):
+            try:
+                expected = run(name, again)[1]
+            except (co.ColinearError, ValueError, TypeError):
+                continue  # it has no meaning for this operator
+            with pretended():
+                looks, told = run(name, A)
+            assert told == expected, f"{name} of {A!r}"
+            if told:
+                continue  # what failed is run again
+            counts.append(len(looks))
+            if len(looks) > allowed(name, maker):
+                too_many.append(f"{name} of {A!r}: {len(looks)} looks:\n  " + "\n  ".join(looks))
+        if counts and (name, maker) in LOOKS and max(counts) < allowed(name, maker):
+            needless.append(f"{name} of {maker} takes {max(counts)}: shorten LOOKS")
+    assert not too_many, "\n".join(too_many)
+    assert not needless, "\n".join(needless)
+
+
+def test_the_exceptions_are_pairs_that_exist() -> None:
+    assert set(LOOKS) <= set(itertools.product(CALLS, MAKERS))
