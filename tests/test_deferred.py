@@ -238,3 +238,35 @@ def test_what_fails_on_a_device_is_mended_as_on_the_host() -> None:
         assert info.status is told.status
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(plain, expected)
+
+
+def test_gradients_on_a_device_are_those_of_the_host() -> None:
+    torch = pytest.importorskip("torch")
+    d = torch.linspace(1, 2, 6, dtype=torch.float64)
+    U = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(6, 2)
+    K = torch.eye(2, dtype=torch.float64) + 0.1
+    b = torch.linspace(0, 1, 6, dtype=torch.float64)
+
+    def value(d: Any, U: Any, K: Any) -> Any:
+        A = co.LowRank(U) + co.Diagonal(d)
+        dense = co.PSD(U @ U.T + torch.diag(d))
+        B = co.Kronecker(K, torch.diag(d)[:3, :3])
+        return (
+            b @ co.solve(A, b)
+            + co.logdet(A)
+            + b @ co.solve(dense, b)
+            + co.logdet(dense)
+            + b @ co.solve(B, b)
+            + co.slogdet(B)[1]
+        )
+
+    expected = torch.func.grad(value, (0, 1, 2))(d, U, K)
+    leaves = [x.clone().requires_grad_() for x in (d, U, K)]
+    with pretended():
+        found = torch.func.grad(value, (0, 1, 2))(d, U, K)
+        value(*leaves).backward()
+        each = torch.func.vmap(value, (0, None, None))(torch.stack([d, 2 * d]), U, K)
+    for x, y, leaf in zip(found, expected, leaves, strict=True):
+        torch.testing.assert_close(x, y)
+        torch.testing.assert_close(leaf.grad, y)
+    torch.testing.assert_close(each[0], value(d, U, K))

@@ -88,3 +88,11 @@ def test_a_call_on_a_device_looks_at_values_once(maker: str) -> None:
 
 def test_the_exceptions_are_pairs_that_exist() -> None:
     assert set(LOOKS) <= set(itertools.product(CALLS, MAKERS))
+
+
+def test_arnoldi_ends_where_a_matrix_on_a_device_is_not_finite() -> None:
+    M = torch.randn(60, 60, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    M[3, 4] = float("nan")
+    with pretended():
+        _, info = co.eig(co.opaque(M), 2, method=co.Arnoldi(), info=True)
+    assert info.status is co.Status.NONFINITE

@@ -144,7 +144,8 @@ def ordered_schur(H: np.ndarray, order: Callable[[np.ndarray], np.ndarray], p: i
     """The Schur vectors of H, those of its best p eigenvalues first."""
     from scipy.linalg import lapack, schur
 
-    if p >= len(H):
+    # of NaN, which are met later on a device, there is no form
+    if p >= len(H) or not np.isfinite(H).all():
         return np.eye(len(H), dtype=H.dtype)
     T, Z = schur(H, output="complex" if np.iscomplexobj(H) else "real", check_finite=False)
     (trsen,) = lapack.get_lapack_funcs(("trsen",), (T,))

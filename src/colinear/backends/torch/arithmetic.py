@@ -12,7 +12,17 @@ import torch
 from torch._C import _functorch
 
 from ..shared import extreme_scale, fft, ifft, through_single
-from .arrays import asarray, astype, bfloat16, complex_dtype, float16, float32, peek, real_dtype
+from .arrays import (
+    asarray,
+    astype,
+    bfloat16,
+    complex_dtype,
+    float16,
+    float32,
+    is_on_device,
+    peek,
+    real_dtype,
+)
 from .derivatives import is_differentiated
 
 # names that mean here what they mean to all
@@ -181,7 +191,7 @@ def xpby(x: Any, b: Any, y: Any) -> Any:
 def dot_real(x: Any, y: Any) -> Any:
     """The real part of x^H y for vectors: a number of Python's where values can be seen."""
     found = torch.vdot(x, y).real if x.is_complex() else torch.dot(x, y)
-    return found.item() if x.is_cpu else found
+    return found if is_on_device(x) else found.item()
 
 
 def rough_norm(x: Any, axis: Any) -> torch.Tensor:
