@@ -256,5 +256,5 @@ def test_programs_of_jax_grow_no_longer_for_more_rows(operator, function):
 
         return equations(jax.make_jaxpr(answer)(leaves, side(A)).jaxpr)
 
-    few, many = size(24), size(192)
+    few, many = size(40), size(320)
     assert (many > 1.7 * few + 40) == ((operator, function) in GROWING_PROGRAMS)
