@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import colinear as co
+from colinear import backends
 from colinear.errors import BackendError, ShapeError
 from colinear.testing import forbid_dense
 
@@ -383,3 +384,38 @@ def test_what_is_real_and_semidefinite_is_symmetric():
     for A in (co.LowRank(np.ones((3, 1))), co.Projection(np.eye(3)[:, :1])):
         assert A.isa(co.Symmetric) and A.isa(co.SelfAdjoint)
     assert not co.LowRank(1j * np.ones((3, 1))).isa(co.Symmetric)
+
+
+# ------------------------------------------------------------------------------- many small blocks
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize("kind", ["dense", "wide", "lower", "upper", "of two sizes", "a grid"])
+def test_many_small_blocks_are_multiplied_and_put_together_as_few_ones_are(backend, batch, kind):
+    pytest.importorskip(backend)
+    xp, rng, count = backends.get(backend), np.random.default_rng(0), 9
+    shapes = [
+        (3, 4 if kind == "wide" or (kind == "of two sizes" and i) else 3) for i in range(count)
+    ]
+    parts = [rng.standard_normal((*batch, *shape)).astype(np.float32) for shape in shapes]
+    if kind in ("lower", "upper"):
+        blocks = [co.Triangular(xp.asarray(M), lower=kind == "lower") for M in parts]
+        parts = [np.tril(M) if kind == "lower" else np.triu(M) for M in parts]
+    else:
+        blocks = [co.Dense(xp.asarray(M)) for M in parts]
+    if kind == "a grid":
+        A = co.Block(
+            [[blocks[j] if j in (i, i - 1) else None for j in range(count)] for i in range(count)]
+        )
+        places = [(i, j, j) for i in range(count) for j in (i, i - 1) if j >= 0]
+    else:
+        A, places = co.BlockDiag(*blocks), [(i, i, i) for i in range(count)]
+    rows, columns = (np.cumsum([0, *(shape[k] for shape in shapes)]) for k in (0, 1))
+    dense = np.zeros((*batch, rows[-1], columns[-1]), np.float32)
+    for i, j, k in places:
+        dense[..., rows[i] : rows[i + 1], columns[j] : columns[j + 1]] = parts[k]
+    assert np.array_equal(xp.to_numpy(A.to_dense()), dense)
+    for B, M in ((A, dense), (A.H, np.swapaxes(dense, -1, -2))):
+        X = rng.standard_normal((M.shape[-1], 2)).astype(np.float32)
+        np.testing.assert_allclose(xp.to_numpy(B @ xp.asarray(X)), M @ X, rtol=1e-4, atol=1e-5)

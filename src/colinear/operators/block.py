@@ -31,6 +31,7 @@ from .tree import (
 
 # up to which a copy of a block, or of the places of its entries, costs less than a call for each
 SMALL_BLOCK_ENTRIES = 2**12
+MANY_BLOCKS = 8  # from which that is so
 
 
 class BlockDiag(LinearOperator):
@@ -79,8 +80,8 @@ class BlockDiag(LinearOperator):
     _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
 
     def _matmat(self, X: Array) -> Array:
-        xp, first = namespace_of(X), self.operands[0]
-        blocks = self.stack() if _are_small([first]) else None
+        xp = namespace_of(X)
+        blocks = self.stack() if _are_many_and_small(self.operands) else None
         if blocks is not None:  # the products of all blocks at once
             count, m, n = blocks.shape[-3:]
             Y = blocks._matmat(xp.reshape(X, (*X.shape[:-2], count, n, X.shape[-1])))
@@ -90,25 +91,23 @@ class BlockDiag(LinearOperator):
         return concat_batches(xp, products, axis=-2)
 
     def _to_dense(self) -> Array:
-        numbered = list(enumerate(self.operands))
-        if not _are_small(self.operands):
-            return dense_grid(
-                self,
-                [
-                    [
-                        A if i == j else Zero(A.shape[-2], B.shape[-1], like=self)
-                        for j, B in numbered
-                    ]
-                    for i, A in numbered
-                ],
-            )
-        blocks, sizes = self.stack(), zip(*[A.shape[-2:] for A in self.operands])
-        starts = [list(accumulate(each, initial=0))[:-1] for each in sizes]
+        if not _are_many_and_small(self.operands):
+            numbered = list(enumerate(self.operands))
+            grid = [
+                [A if i == j else Zero(A.shape[-2], B.shape[-1], like=self) for j, B in numbered]
+                for i, A in numbered
+            ]
+            return dense_grid(self, grid)
+        blocks = self.stack()
         if blocks is None:
-            each = [dense_part(A, self) for A in self.operands]
-        else:  # views
-            each = list(self.xp.moveaxis(blocks.to_dense(), -3, 0))
-        return scatter_blocks(self, each, *starts)
+            sizes = zip(*[A.shape[-2:] for A in self.operands])
+            starts = [list(accumulate(each, initial=0))[:-1] for each in sizes]
+            return scatter_blocks(self, [dense_part(A, self) for A in self.operands], *starts)
+        count, m, n = blocks.shape[-3:]
+        rows, columns = (np.arange(count * size).reshape(count, size) for size in (m, n))
+        places = rows[:, :, None] * self.shape[-1] + columns[:, None, :]
+        values = self.xp.reshape(blocks.to_dense(), (*self.batch_shape, count * m * n))
+        return scatter_dense(self, values, places.reshape(-1))
 
     def has_alike_blocks(self) -> bool:
         """Whether the blocks are several matrices, or triangles, of one size and dtype."""
@@ -263,7 +262,7 @@ def dense_grid(whole: LinearOperator, grid: Any) -> Array:
         for j, A in zip(beside, row)
         if not isinstance(A, Zero)
     ]
-    if 0 < len(found) < len(grid) * len(grid[0]) and _are_small([A for A, _, _ in found]):
+    if 0 < len(found) < len(grid) * len(grid[0]) and _are_many_and_small([A for A, _, _ in found]):
         return scatter_blocks(
             whole,
             [dense_part(A, whole) for A, _, _ in found],
@@ -274,10 +273,11 @@ def dense_grid(whole: LinearOperator, grid: Any) -> Array:
     return xp.broadcast_to(concat_batches(xp, rows, axis=-2), whole.shape)
 
 
-def _are_small(blocks: Sequence[LinearOperator]) -> bool:
-    """Whether blocks have few entries each, on average."""
-    entries = sum(A.shape[-2] * A.shape[-1] for A in blocks)
-    return entries <= SMALL_BLOCK_ENTRIES * len(blocks)
+def _are_many_and_small(blocks: Sequence[LinearOperator]) -> bool:
+    """Whether there are many blocks, of few entries each on average."""
+    if len(blocks) < MANY_BLOCKS:
+        return False
+    return sum(A.shape[-2] * A.shape[-1] for A in blocks) <= SMALL_BLOCK_ENTRIES * len(blocks)
 
 
 def scatter_blocks(
