@@ -12,7 +12,7 @@ import scipy.sparse.linalg
 from colinear import backends
 from colinear.dispatch import Function
 from colinear.functions.determinant import bands
-from colinear.functions.solve import families
+from colinear.functions.solve import families, inverse
 
 FACTORISATIONS = (
     "lu_factor cholesky ldl_factor qr qr_pivoted eigh eig eigvals eigvalsh svd svdvals"
@@ -27,6 +27,7 @@ def count_factorisations(backend: str = "numpy") -> Iterator[Counter[str]]:
     places += [(scipy.sparse.linalg, "splu"), (families, "BandedLU")]
     places += [(families, "columns_of_inverse"), (xp, "solve_banded")]
     places += [(bands, f"{kind}_slogdet") for kind in ("banded", "sparse", "toeplitz")]
+    places += [(inverse, "lu_factor_and_solve")]
     yield from _counted(places)
 
 
@@ -43,7 +44,7 @@ def _counted(places: list[tuple[Any, str]]) -> Iterator[Counter[str]]:
     def watch(name: str, f: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             nonlocal inside
-            found[name] += not inside
+            found[name.removesuffix("_and_solve")] += not inside
             inside += 1
             try:
                 return f(*arguments, **options)

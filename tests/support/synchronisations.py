@@ -137,6 +137,7 @@ WITH_MORE_LOOKS: Table = {
             "det inv logdet slogdet solve",
             "annotated_pd_tridiagonal banded tridiagonal tridiagonal_broadcast",
         ),
+        (2, "cholesky", "annotated_pd_tridiagonal tridiagonal_broadcast"),
         (
             3,
             "apply cond eig eigmax eigmin exp lstsq pinv rank solve_and_logdet svd",
@@ -172,7 +173,8 @@ WITH_MORE_LOOKS: Table = {
             3,
             "isqrt log power sqrt",
             "adjoint_of_product annotated_pd_tridiagonal annotated_unitary banded batch_sum "
-            "block block_diagonal block_with_neutral_parts conjugate_of_sum "
+            "block block_diagonal block_diagonal_alike block_diagonal_of_triangles "
+            "block_with_neutral_parts conjugate_of_sum factorized "
             "convolution_zero_large_kernel convolution_zero_plane dense diagonal_mixed_signs "
             "hadamard hidden inverse jacobian kronecker_of_three kronecker_sum "
             "kronecker_sum_with_neutral_shift kronecker_with_neutral_identity lower_triangular "
@@ -217,6 +219,7 @@ WITH_MORE_LOOKS: Table = {
             "nullspace",
             "block_diagonal block_diagonal_rectangular block_diagonal_with_neutral_parts",
         ),
+        (7, "nullspace", "block_diagonal_alike block_diagonal_of_triangles"),
     ],
 }
 

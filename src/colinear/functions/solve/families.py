@@ -40,7 +40,7 @@ from ...operators import (
 from ...operators.banded import band_widths
 from ...operators.rewrites import is_compact
 from ...operators.unitary import pad_end
-from ...status import Status
+from ...status import Status, is_unseen
 from ..common import (
     MARGIN,
     host_value,
@@ -200,8 +200,9 @@ def inv_banded(A: Any, method: Any) -> LinearOperator:
     widths, xp = band_widths(A), A.xp
     band = lapack_band(A, *widths)
     factor: LinearOperator = BandedFactor._of(band, widths)
-    # JAX compiles anew for factors that the host keeps, so it eliminates for each block of columns
-    if not (xp.is_functional or xp.is_traced(band) or 0 in A.shape):
+    # JAX compiles anew for factors that the host keeps, and a device would wait for each use of
+    # them, so these eliminate for each block of columns
+    if not (xp.is_functional or is_unseen(band) or 0 in A.shape):
         values = np.asarray(host_value(xp, to_computing_dtype(xp, band)))
         with contextlib.suppress(ArithmeticError):
             lu = BandedLU(values.reshape(*values.shape[:-2], -1), A.shape[-1], *widths)
