@@ -270,3 +270,13 @@ def test_gradients_on_a_device_are_those_of_the_host() -> None:
         torch.testing.assert_close(x, y)
         torch.testing.assert_close(leaf.grad, y)
     torch.testing.assert_close(each[0], value(d, U, K))
+
+
+def test_a_product_outside_of_all_calls_tells_at_once_on_a_device() -> None:
+    torch = pytest.importorskip("torch")
+    nilpotent = co.Dense(torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64))
+    x = torch.ones(2, dtype=torch.float64)
+    with pretended():
+        root = co.sqrt(nilpotent, co.Krylov())
+        with pytest.warns(co.ConvergenceWarning, match="SINGULAR|NONFINITE|INACCURATE"):
+            root @ x

@@ -257,12 +257,22 @@ class Scope:
         Whether nested calls make an Info each, because `info=True` was asked for.
     planner : Planner or None
         Of `explain`, to which nested calls go instead of being run.
+    is_settled : bool
+        Whether a call reads at its end what is put off until then; not so where reports are
+        recorded outside of all calls.
     """
 
-    __slots__ = ("is_detailed", "planner", "reports")
+    __slots__ = ("is_detailed", "is_settled", "planner", "reports")
 
-    def __init__(self, reports: list[Info], is_detailed: bool = False, planner: Any = None):
+    def __init__(
+        self,
+        reports: list[Info],
+        is_detailed: bool = False,
+        planner: Any = None,
+        is_settled: bool = True,
+    ):
         self.reports, self.is_detailed, self.planner = reports, is_detailed, planner
+        self.is_settled = is_settled
 
 
 def planning() -> bool:
@@ -304,7 +314,8 @@ def recording(detailed: bool = False) -> Iterator[list[Info]]:
     outer = state.current
     reports: list[Info] = []
     if not planning():  # a planner goes on planning, and takes no reports
-        state.current = Scope(reports, detailed and is_detailed())
+        is_settled = outer is not None and outer.is_settled
+        state.current = Scope(reports, detailed and is_detailed(), None, is_settled)
     try:
         yield reports
     finally:
@@ -319,7 +330,7 @@ def labelled(label: str, f: Any, *arguments: Any) -> Any:
     outer = state.current
     if outer is None or outer.planner is not None:
         return f(*arguments)
-    state.current = inner = Scope([], outer.is_detailed)
+    state.current = inner = Scope([], outer.is_detailed, None, outer.is_settled)
     try:
         return f(*arguments)
     finally:

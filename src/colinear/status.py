@@ -146,20 +146,23 @@ def is_unseen(x: Any) -> bool:
 
 
 def _is_left_alone(xp: Any, x: Any) -> bool:
-    return (
-        bool(xp.is_on_device(x))
-        and not state.is_careful
-        and (state.current is not None or state.is_choosing or state.waiting is not None)
+    return bool(xp.is_on_device(x)) and (
+        _is_settled_later()
+        or ((state.is_choosing or state.waiting is not None) and not state.is_careful)
     )
+
+
+def _is_settled_later() -> bool:
+    """Whether a call is under way that reads at its end what is put off until then."""
+    current = state.current
+    return current is not None and current.is_settled and not state.is_careful
 
 
 def may_read(x: Any) -> bool:
     """Whether an array that a call returned may be read: it is not traced, and no call that is
     under way would wait for it."""
     xp = backends.namespace_of(x)
-    return xp is None or not (
-        xp.is_traced(x) or (state.current is not None and _is_left_alone(xp, x))
-    )
+    return xp is None or not (xp.is_traced(x) or (_is_settled_later() and bool(xp.is_on_device(x))))
 
 
 class Test(NamedTuple):
@@ -197,13 +200,13 @@ def take_for_granted(
     In a block `deferred`, where nothing is run again, only the test of an answer is: one that says
     which `failure` it shows. None is under tracing, nor where the call is careful.
     """
-    if state.is_careful or state.current is None:
+    if not _is_settled_later():
         return False
     if failure is None and state.waiting is not None:
         return False
     if any(_namespace(x).is_traced(x) for x in arrays):
         return False
-    if state.current.planner is None:
+    if state.current.planner is None:  # type: ignore[union-attr]
         state.unasked.append(Test(arrays, judge, failure or Status.INACCURATE))
     return True
 

@@ -269,7 +269,7 @@ def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
     if not isinstance(A, Diagonal) or isinstance(b, LinearOperator):
         return inv(A, method) @ b
     d = A.d if b.ndim == 1 else A.d[..., None]
-    if is_unseen(d) and not A.xp.is_traced(d) and A.xp.is_floating(b):
+    if A.xp.is_on_device(d) and is_unseen(d) and A.xp.is_floating(b):
         x = b / d
         if product_is_finite_later(A.xp, d, x):
             return x
