@@ -118,7 +118,8 @@ class System(NamedTuple):
             xp = namespace_of(b)
         elif dtype is not A.dtype:
             dtype = xp.result_type(A.dtype, dtype)
-        B = to_computing_dtype(xp, b[:, None] if b.ndim == 1 else b)
+        B = b[:, None] if b.ndim == 1 else b
+        B = to_computing_dtype(xp, B) if B.dtype.itemsize == 2 else B
         return System(A, b, method, xp, B, dtype)
 
     @property
@@ -155,8 +156,9 @@ class System(NamedTuple):
 def _without_trial(s: System, found: Rule) -> Choice:
     """The choice where iterations are not tried, or have been tried: a factorisation, or a rule
     of `inv`, which is `found`."""
-    A, method, iterates = s.A, s.method, is_iterative(s.method)
-    if found.is_base and not (iterates or A.properties & UNITARY or A.is_neutral):
+    A, method, iterates = s.A, s.method, s.method is not None and is_iterative(s.method)
+    is_placed = A._context.backend is not None
+    if found.is_base and is_placed and not (iterates or A.properties & UNITARY):
         return factorise("solve", A, s.B, method, lambda found: s.answer(found.X), lambda: s.b)
 
     def like() -> Array:

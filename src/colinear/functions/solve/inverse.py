@@ -33,6 +33,7 @@ from ...factors.inverse import Implicit, Inverse, differentiable
 from ...factors.runs import multiplies_by_iteration
 from ...info import Info, is_detailed, report, state
 from ...methods import LDL, LU, QR, Auto, Cholesky, Method, fitting
+from ...methods.base import AUTO
 from ...operators import LinearOperator, ScaledIdentity
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
 from ...status import Status, is_unseen, take_for_granted
@@ -123,8 +124,8 @@ def factorise(
 ) -> Choice:
     """The choice of a factorisation of A, from whose solution for the columns of B `finish`
     makes the result."""
-    chosen = fitting(function, method, *FACTORISATIONS)
-    names = candidates(A, chosen, not values_are_seen(A))
+    chosen = AUTO if method is None else fitting(function, method, *FACTORISATIONS)
+    names = candidates(A, chosen, A.xp.hides_values and not values_are_seen(A))
 
     def cost() -> Cost:
         size = math.prod(A.shape)
