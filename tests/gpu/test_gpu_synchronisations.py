@@ -16,6 +16,12 @@ from colinear import backends
 
 pytestmark = pytest.mark.gpu
 
+# What a device waits for beyond what can be counted without one: a scan, whose arrays go to the host one by one.
+MORE_ON_A_DEVICE = {
+    ("qr", maker): 3
+    for maker in ("annotated_pd_tridiagonal", "tridiagonal", "tridiagonal_broadcast")
+}
+
 
 def count(name: str, maker: str) -> list[list[str]]:
     """The waits of a call, of an operator and of a batch of them, where it has a meaning and succeeds."""
@@ -46,8 +52,9 @@ def test_a_call_waits_for_the_device_once(maker: str) -> None:
     too_many = []
     for name in CALLS:
         worst: list[str] = max(count(name, maker), key=len, default=[])
-        if len(worst) > allowed(name, maker):
-            too_many.append(f"{name}: {len(worst)} waits, {allowed(name, maker)} allowed: {worst}")
+        limit = MORE_ON_A_DEVICE.get((name, maker), allowed(name, maker))
+        if len(worst) > limit:
+            too_many.append(f"{name}: {len(worst)} waits, {limit} allowed: {worst}")
     assert not too_many, "\n".join(too_many)
 
 

@@ -155,12 +155,21 @@ WITH_MORE_LOOKS: Table = {
     "sparse elimination runs on the host": [
         (2, "det logdet slogdet", "sparse"),
     ],
+    "eigenvectors of triangles are found on the host, right and left ones": [
+        (
+            3,
+            "eig eigmax eigmin",
+            "block_diagonal_of_triangles kronecker_of_three lower_triangular "
+            "upper_triangular_beside_nan",
+        ),
+        (5, "apply exp isqrt log sqrt", "kronecker_of_three"),
+    ],
     "Schur's form runs on the host": [
         (2, "apply eig eigmax eigmin", "annotated_unitary permutation"),
     ],
     "whether the eigenvectors of the factors are real, and a good basis, decides on the method": [
         (2, "apply exp", "kronecker"),
-        (3, "apply exp", "kronecker_of_three kronecker_with_neutral_identity"),
+        (3, "apply exp", "kronecker_with_neutral_identity"),
     ],
     "SciPy's functions of matrices run on the host": [
         (
@@ -176,14 +185,14 @@ WITH_MORE_LOOKS: Table = {
             "block block_diagonal block_diagonal_alike block_diagonal_of_triangles "
             "block_with_neutral_parts conjugate_of_sum factorized "
             "convolution_zero_large_kernel convolution_zero_plane dense diagonal_mixed_signs "
-            "hadamard hidden inverse jacobian kronecker_of_three kronecker_sum "
+            "hadamard hidden inverse jacobian kronecker_sum "
             "kronecker_sum_with_neutral_shift kronecker_with_neutral_identity lower_triangular "
             "matrix_free permutation product_of_three product_with_permutation scaled "
             "scaled_identity_number sliced_of_kronecker sparse sum_of_permutations sum_of_three "
             "sum_that_broadcasts sum_with_a_shift sum_with_zero_kept_for_its_dtype toeplitz "
             "transpose_of_opaque tridiagonal unit_triangular upper_triangular_beside_nan",
         ),
-        (3, "power", "kronecker"),
+        (3, "power", "kronecker kronecker_of_three"),
         (
             3,
             "power sqrt",

@@ -46,7 +46,7 @@ def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
     device = arrays[0].device
     state, *arrays = tree_map(lambda x: x.cpu(), (state, *arrays))
     found = shared.scan(step, state, *arrays, reverse=reverse)
-    return tree_map(lambda x: x.to(device), found)
+    return tree_map(lambda x: x.to(device, non_blocking=True), found)
 
 
 def _innermost(x: Any) -> Any:

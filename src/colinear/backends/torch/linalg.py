@@ -260,12 +260,17 @@ def solve_triangular(
 # diagonals.
 
 
-def _on_host(solve: Any, *arrays: Array) -> Array:
+def _on_host(solve: Any, *arrays: Array) -> Any:
+    """`solve(*arrays)` of NumPy's arrays, an array or a tuple of them, beside the last."""
+    device = arrays[-1].device
     if is_on_device(arrays[-1]):  # by one copy
         host = fetch(arrays)
     else:
         host = [x.numpy(force=True) for x in arrays]
-    return asarray(np.ascontiguousarray(solve(*host)), device=arrays[-1].device)
+    found = solve(*host)
+    if isinstance(found, tuple):
+        return tuple(asarray(np.ascontiguousarray(x), device=device) for x in found)
+    return asarray(np.ascontiguousarray(found), device=device)
 
 
 def _tridiagonal_jvp(primals: tuple, tangents: tuple, X: Array) -> Array:
@@ -362,8 +367,8 @@ def solve_triangular_sum(triangles: tuple[Array, ...], B: Array, adjoint: bool =
     constants; B is (*batch, n_1 n_2 ..., k)."""
 
     def now(B: Array) -> Array:
-        host = tuple(T.numpy(force=True) for T in triangles)
-        return _on_host(lambda B: _recurrences.solve_triangular_sum(host, B, adjoint), B)
+        solve = lambda *host: _recurrences.solve_triangular_sum(host[:-1], host[-1], adjoint)
+        return _on_host(solve, *triangles, B)
 
     return custom_derivative(
         now,
@@ -385,9 +390,7 @@ def _shifted_solver(adjoint: bool) -> Any:
         return (rows == places[..., None, :]).to(T.dtype)
 
     def now(T: Array, places: Array, R: Array) -> tuple[Array, ...]:
-        t, p, r = (x.numpy(force=True) for x in (T, places, R))
-        found = _recurrences.solve_shifted(t, p, r, adjoint)
-        return tuple(torch.from_numpy(x).to(R.device) for x in found)
+        return _on_host(lambda *host: _recurrences.solve_shifted(*host, adjoint), T, places, R)
 
     def jvp(primals: tuple, tangents: tuple, output: tuple) -> tuple:
         # (T_11 - t I) dY = c dR - (dT_11 - dt I) Y

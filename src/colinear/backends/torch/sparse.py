@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from .arithmetic import _half
+from .arrays import asarray
 from .derivatives import custom_derivative, is_differentiated
 
 Array = Any
@@ -119,7 +120,7 @@ def _indices(structure: Any, device: Any) -> tuple[Array, Array, Array]:
             return tuple(torch.as_tensor(x.copy(), device=device) for x in host)
         # inside a transform, too, plain tensors are kept
         with torch._C._DisableFuncTorch(), warnings.catch_warnings():
-            found = tuple(torch.tensor(x, device=device) for x in host)
+            found = tuple(asarray(x.copy(), device=device) for x in host)
             # the first CSR tensor of a process says that they are in beta
             warnings.simplefilter("ignore")
             torch.sparse_csr_tensor(
