@@ -223,6 +223,7 @@ GROWING_PROGRAMS = {
     ("blocks", "lu"): "the same",
     ("blocks", "qr"): "the same",
     ("blocks", "svd"): "the same",
+    ("blocks", "eig"): "the same",
 }
 # of values that cannot be seen; of a matrix, which is one call
 HAVE_NO_PROGRAM = {"nullspace"}
