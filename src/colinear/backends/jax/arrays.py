@@ -246,7 +246,7 @@ einsum = functools.partial(jnp.einsum, precision="highest")
 
 def vecdot(x: Any, y: Any, axis: int = -1) -> jax.Array:
     """The inner products sum(conj(x) * y) along an axis."""
-    if x.shape == y.shape and x.ndim and x.size == x.shape[axis] and x.dtype.itemsize > 2:
+    if x.shape == y.shape and x.ndim and 0 < x.size == x.shape[axis] and x.dtype.itemsize > 2:
         # Of two vectors, a dot: XLA does not vectorise its sums on a CPU, which made a step of CG
         # half as slow again.
         return jnp.vdot(x, y, precision="highest").reshape((1,) * (x.ndim - 1))
@@ -268,7 +268,7 @@ def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> ja
     largest = jnp.max(jnp.abs(jax.lax.stop_gradient(x)), axis=axis, keepdims=True, initial=0)
     scale = jnp.where((largest > 0) & (largest < jnp.inf), largest, 1)
     parts = x / scale.astype(x.dtype)
-    if isinstance(axis, int) and x.size == x.shape[axis]:  # one dot, instead of a tree of sums
+    if isinstance(axis, int) and 0 < x.size == x.shape[axis]:  # one dot, not a tree of sums
         square = jnp.real(vecdot(parts, parts, axis)).reshape(scale.shape)
     else:
         square = jnp.sum(jnp.real(parts * jnp.conj(parts)), axis=axis, keepdims=True)
