@@ -468,3 +468,25 @@ def status_of_norms(tol: float, r: Any, b: Any, largest: Any = None) -> Status:
     if not np.isfinite(b).all():
         return Status.NONFINITE
     return Status.INACCURATE if np.isfinite(r).all() else Status.SINGULAR
+
+
+def status_by_norms(limit: float, eps: float, tol: float, broken: Status, *norms: Any) -> Status:
+    """The judgement of a solution of A X = B by |A|_F, which is between the largest entry of A and n
+    times that, and by the norms of the columns of X, R and B, the last of which is the probe."""
+    size, x, r, b, *largest = norms
+    status = status_of_growth(limit, broken, x[..., -1], size)
+    if status is not Status.SUCCESS:
+        return status
+    if not np.all(r[..., -1] <= math.sqrt(eps) * (size * x[..., -1] + b[..., -1])):
+        return Status.INACCURATE
+    return status_of_norms(tol, r[..., :-1], b[..., :-1], *(y[..., :-1] for y in largest))
+
+
+def status_of_growth(limit: float, broken: Status, x: Any, size: Any) -> Status:
+    """Whether |x| for A x = p, and |A|_F, are those of a matrix that is not singular to working
+    accuracy."""
+    if ((limit * size * x < 1) & (size > 1e-15)).all():
+        return Status.SUCCESS
+    if not np.isfinite(size).all():
+        return Status.NONFINITE
+    return Status.SINGULAR if np.isfinite(x).all() else broken

@@ -390,7 +390,8 @@ def _shifted_solver(adjoint: bool) -> Any:
         return (rows == places[..., None, :]).to(T.dtype)
 
     def now(T: Array, places: Array, R: Array) -> tuple[Array, ...]:
-        return _on_host(lambda *host: _recurrences.solve_shifted(*host, adjoint), T, places, R)
+        solve = lambda t, p, r: _recurrences.solve_shifted(t, p, r, adjoint)
+        return _on_host(solve, T, places, R)
 
     def jvp(primals: tuple, tangents: tuple, output: tuple) -> tuple:
         # (T_11 - t I) dY = c dR - (dT_11 - dt I) Y

@@ -19,12 +19,14 @@ import numpy as np
 from ... import autodiff
 from ...backends import Array, adjoint
 from ...dispatch import Choice, Cost, function
+from ...factors.dense import probe
 from ...info import Info, report
 from ...methods import Auto, Eig, Eigh, Krylov, Method, fitting, roots
 from ...operators import Dense, Diagonal, LinearOperator, Product, ScaledIdentity
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, first_failure, is_unseen, take_for_granted
 from ..common import (
+    MARGIN,
     dense,
     host_value,
     identity_like,
@@ -35,7 +37,6 @@ from ..common import (
     square_size,
     to_result_dtype,
 )
-from ..solve.inverse import is_singular
 from ..spectrum import eig
 from .krylov import cost as product_cost
 from .krylov import krylov_operator, runs_krylov
@@ -442,3 +443,16 @@ def power_of_matrix(p: Any) -> General:
         return xp.matmul(X, roots.integer_power(xp, M, down)) if down else X
 
     return of_matrix
+
+
+def is_singular(xp: Any, A: Array) -> Array:
+    """Whether each matrix is singular to working accuracy: LU's solution for the probe tells."""
+    if 0 in A.shape:
+        return xp.zeros(A.shape[:-2], dtype=xp.bool, device=xp.device_of(A))
+    p = probe(xp, A.shape[-1], A.dtype, xp.device_of(A))
+    x = xp.lu_solve(*xp.lu_factor(A), xp.broadcast_to(p, (*A.shape[:-1], 1)))
+    largest = xp.max(xp.abs(A), axis=(-2, -1))
+    return xp.logical_not(
+        MARGIN * A.shape[-1] * xp.eps(A.dtype) * largest * xp.vector_norm(x, axis=(-2, -1))
+        < xp.vector_norm(p)
+    )

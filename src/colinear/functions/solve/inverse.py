@@ -8,8 +8,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ...backends import Array, get
 from ...backends.numpy.linalg import lu_factor_and_solve, solves
 from ...dispatch import Choice, Cost, function, perform
@@ -27,7 +25,8 @@ from ...factors.dense import (
     rough_norms,
     sizes_of_columns,
     squares,
-    status_of_norms,
+    status_by_norms,
+    status_of_growth,
 )
 from ...factors.inverse import Implicit, Inverse, differentiable
 from ...factors.runs import multiplies_by_iteration
@@ -52,20 +51,6 @@ from ..common import (
 )
 from .auto import attempt, attempts, is_iterative, iterate, iterated, iterates
 from .cost import dense_work, itemsize
-
-
-def is_singular(xp: Any, A: Array) -> Array:
-    """Whether each matrix is singular to working accuracy: LU's solution for the probe tells."""
-    if 0 in A.shape:
-        return xp.zeros(A.shape[:-2], dtype=xp.bool, device=xp.device_of(A))
-    p = probe(xp, A.shape[-1], A.dtype, xp.device_of(A))
-    x = xp.lu_solve(*xp.lu_factor(A), xp.broadcast_to(p, (*A.shape[:-1], 1)))
-    largest = xp.max(xp.abs(A), axis=(-2, -1))
-    return xp.logical_not(
-        MARGIN * A.shape[-1] * xp.eps(A.dtype) * largest * xp.vector_norm(x, axis=(-2, -1))
-        < xp.vector_norm(p)
-    )
-
 
 # --------------------------------------------------------------------------------------------------
 
@@ -205,42 +190,18 @@ def _is_plainly_right(
     if is_later and state.left_out is not None:
         # the residual of the whole is asked for too, so that only the growth of A^-1 is left
         norms = rough_norms(xp, X[..., -1], -1), rough_norms(xp, A, (-2, -1))
-        test = functools.partial(_status_of_growth, n, eps, broken)
+        test = functools.partial(status_of_growth, limit / probe_norm(n), broken)
         return take_for_granted(test, *norms, failure=broken)
     if is_later:
         R = B - xp.matmul(A, X)
         sizes = rough_norms(xp, A, (-2, -1)), rough_norms(xp, X), rough_norms(xp, R)
-        test = functools.partial(_status_by_norms, n, eps, tol, broken)
+        test = functools.partial(status_by_norms, limit / probe_norm(n), eps, tol, broken)
         return take_for_granted(test, *sizes, *sizes_of_columns(xp, B), failure=broken)
     if not are_small(xp, B - xp.matmul(A, X), B, ratio):
         return False
     size = xp.sum(squares(xp, A, axis=-1), axis=-1)  # |A|_F^2
     growth = limit**2 * size * squares(xp, X[..., -1], axis=-1)
     return bool(xp.all((growth < squares(xp, B[..., -1], axis=-1)) & (size > 1e-30)))
-
-
-def _status_by_norms(
-    n: int, eps: float, tol: float, broken: Status, size: Any, x: Any, r: Any, b: Any, *largest: Any
-) -> Status:
-    """The judgement of `_judge` by |A|_F, which is between the largest entry of A and n times that,
-    and by the norms of the columns of X, R and B, the last of which is the probe."""
-    status = _status_of_growth(n, eps, broken, x[..., -1], size)
-    if status is not Status.SUCCESS:
-        return status
-    if not np.all(r[..., -1] <= math.sqrt(eps) * (size * x[..., -1] + b[..., -1])):
-        return Status.INACCURATE
-    return status_of_norms(tol, r[..., :-1], b[..., :-1], *(y[..., :-1] for y in largest))
-
-
-def _status_of_growth(n: int, eps: float, broken: Status, x: Any, size: Any) -> Status:
-    """Whether |x| for A x = p, and |A|_F, are those of a matrix that is not singular to working
-    accuracy."""
-    is_regular = (MARGIN * n * eps / probe_norm(n)) * size * x < 1
-    if (is_regular & (size > 1e-15)).all():
-        return Status.SUCCESS
-    if not np.isfinite(size).all():
-        return Status.NONFINITE
-    return Status.SINGULAR if np.isfinite(x).all() else broken
 
 
 # JAX runs programs of fewer than 1000 flops at once, others in a thread of their own (10 us). So a
@@ -375,8 +336,11 @@ def _first_right(
         factor, broken, X = first or _factored(xp, name, A, B, make)
         first = None
         if is_traced and xp.is_functional and not is_detailed():
-            info = Info(_traced_status(xp, held, B, X, tol, name, broken), method=name)
-            return Solution(factor, X[..., :-1], None, None, False), info
+            unseen = _traced_status(xp, held, B, X, tol, name, broken)
+            # of what is differentiated alone the status can be seen, and others tried
+            if worst(xp, unseen) in (None, Status.SUCCESS):
+                info = Info(unseen, method=name)
+                return Solution(factor, X[..., :-1], None, None, False), info
         found = judge(name, factor, broken, X)
         status = worst(xp, found.status)
         if status is None:
