@@ -251,7 +251,7 @@ HOSTS = frozenset({"cpu"})  # the devices of which a look at values waits for no
 
 def is_on_device(x: Any) -> builtins.bool:
     """Whether x is on a device, for which a look at its values must wait."""
-    return x.device.type not in HOSTS
+    return not (x.is_cpu and "cpu" in HOSTS)  # quicker than the name of its device
 
 
 def fetch(arrays: Any) -> list[np.ndarray]:
