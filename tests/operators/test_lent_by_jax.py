@@ -181,12 +181,21 @@ def test_failures_are_told_as_ever():
     with pytest.warns(co.ConvergenceWarning, match="SINGULAR") as record:
         co.solve(A, b)
     assert record[0].filename == __file__
-    with pytest.raises(co.ConvergenceError):
+    with pytest.raises(co.ConvergenceError) as failure:
         co.solve(A, b, on_failure="raise")
+    assert not isinstance(failure.value.info.residual, np.generic | np.ndarray)
     _, info = co.solve(A, b, info=True)
     assert info.status is co.Status.SINGULAR
     with pytest.raises(co.ShapeError):
         co.solve(A, jnp.ones(N + 1))
+    torch = pytest.importorskip("torch")
+    with pytest.raises(co.BackendError, match="jax"):
+        co.solve(A, torch.ones(N))
+
+
+def test_a_factorisation_knows_how_it_went():
+    info = co.factorize(co.Dense(jnp.asarray(symmetric(20)))).info
+    assert info.rule == "inverse" and info.status is co.Status.SUCCESS
 
 
 def test_explain_says_what_numpy_does():
@@ -226,6 +235,11 @@ def test_several_devices_of_the_host():
         for _ in range(2):
             x = co.solve(D, jax.device_put(jnp.ones(4), second))
             assert x.device == second, x.device
+        try:
+            co.solve(D, jax.device_put(jnp.ones(4), first))
+            raise SystemExit("devices do not mix")
+        except co.DeviceError:
+            pass
         assert co.inv(co.Dense(jax.device_put(jnp.eye(4), second))).arrays()[0].device == second
         mesh = jax.sharding.Mesh(jax.devices(), "i")
         spread = jax.device_put(jnp.arange(1.0, 5.0), jax.NamedSharding(mesh, jax.P("i")))

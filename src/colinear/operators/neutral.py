@@ -12,6 +12,7 @@ import numpy as np
 from .. import backends
 from ..backends import Array, namespace_of
 from ..dispatch.calls import NotLent, is_own, may_lend
+from ..errors import ColinearError, ConvergenceError
 from ..info import Info, state
 from . import convert
 from .base import LinearOperator
@@ -114,8 +115,11 @@ def by_numpy(f: Callable[..., Any], A: LinearOperator, *arguments: Any) -> Any:
         with loan.granted():
             result = f(loan.operator(A), *[loan.argument(x) for x in arguments])
         return loan.returned(result)
-    except (NotLent, RecursionError):
-        return NotImplemented
+    except ConvergenceError as failure:
+        failure.info = loan.returned(failure.info)
+        raise
+    except (NotLent, RecursionError, ColinearError):
+        return NotImplemented  # what is wrong with the input is said in terms of JAX
 
 
 class _Loan:
@@ -123,6 +127,7 @@ class _Loan:
 
     def __init__(self, device: Any) -> None:
         self.xp = backends.get("jax")
+        self.home = device  # of the operator
         # None where JAX puts new arrays by itself, so that these may still be moved
         self.device = None if device == self.xp.usual_device() else device
         self.is_shared = False  # whether the user has an array of NumPy's that the result may be
@@ -170,10 +175,12 @@ class _Loan:
         return twin
 
     def _array(self, x: Any) -> Any:
-        if namespace_of(x) is not self.xp:
-            self.is_shared = self.is_shared or isinstance(x, np.ndarray)
+        if isinstance(x, np.ndarray):
+            self.is_shared = True
+        if namespace_of(x) is None or isinstance(x, np.ndarray):
             return x
-        if not self.xp.is_on_host(x):
+        is_lendable = namespace_of(x) is self.xp and self.xp.is_on_host(x)
+        if not is_lendable or (self.home is not None and x.device != self.home):
             raise NotLent
         if id(x) not in self._arrays:
             # the array is kept, or another might get its id
@@ -183,6 +190,8 @@ class _Loan:
     def argument(self, x: Any) -> Any:
         """An argument with NumPy's arrays."""
         if isinstance(x, LinearOperator):
+            if not x.is_neutral and x._context[::2] != ("jax", self.home):
+                raise NotLent
             return self.operator(x)
         if namespace_of(x) is not None:
             return self._array(x)
@@ -245,7 +254,10 @@ class _Loan:
             value = getattr(A, name)
             if isinstance(value, Context) and value.backend is not None:
                 changes[name] = Context("jax", self.xp.dtype_from(value.dtype), self.device)
-        return A._replace(**changes)
+        copy = A._replace(**changes)
+        if "_reports" in A.__dict__:  # how a factorisation went
+            copy.__dict__["_reports"] = self.returned(A.__dict__["_reports"])
+        return copy
 
     def _returned_array(self, x: Any) -> Any:
         if not isinstance(x, (np.ndarray, np.generic)):
