@@ -55,6 +55,14 @@ def _seeded() -> None:
         sys.modules["torch"].manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _torch_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch computes, also of tensors so small that users get NumPy's answer: else no test would see torch's own.
+    What is lent is tested in conformance/ and operators/test_lent_by_torch.py, and everywhere with COLINEAR_LENT=1."""
+    if not os.environ.get("COLINEAR_LENT"):
+        monkeypatch.setattr("colinear.dispatch.calls.LENDERS", frozenset({"jax"}))
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _memory() -> Iterator[None]:
     """What JAX compiled for one module is of no use to the next, and is gigabytes."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from colinear import backends
+from colinear.dispatch import calls
 from colinear.operators import LinearOperator, neutral
 
 NAMES = ("numpy", "torch", "jax")
@@ -31,6 +32,14 @@ def by_jax_itself() -> Iterator[None]:
     """Nothing is lent to NumPy: as on a GPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(neutral, "may_lend", lambda: False)
+        yield
+
+
+@contextmanager
+def lent_by_torch() -> Iterator[None]:
+    """NumPy computes with small tensors: as users get it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calls, "LENDERS", frozenset({"jax", "torch"}))
         yield
 
 

@@ -18,7 +18,7 @@ import pytest
 from colinear import backends
 from support.composed_operators import COMPOSED
 from support.formula_operators import FORMULAS
-from support.frameworks import by_jax_itself
+from support.frameworks import by_jax_itself, lent_by_torch
 from support.stored_operators import STORED
 
 MAKERS: dict[str, Any] = {**STORED, **FORMULAS, **COMPOSED}
@@ -52,9 +52,12 @@ def kinds(backend: str, maker: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 def ways(backend: str, maker: str, dtype: str, batch: tuple[int, ...]) -> tuple[Any, ...]:
-    """The contexts in which a function of such an operator is tested: as users get it, by JAX itself, or both."""
-    if backend != "jax":
+    """The contexts in which a function of such an operator is tested: as users get it, by the framework itself, or both."""
+    if backend == "numpy":
         return (nullcontext,)
+    if backend == "torch":
+        is_lent = (list(MAKERS).index(maker) + FULL.index((dtype, batch)) // 2) % 2
+        return (nullcontext, lent_by_torch) if FULLY else ((nullcontext, lent_by_torch)[is_lent],)
     if FULLY:
         return (nullcontext, by_jax_itself)
     first = (dtype, batch) == kinds(backend, maker)[0]

@@ -49,8 +49,11 @@ def ordinary(f: Callable, *arguments: Any) -> Any:
     return _in_ordinary_modes(f)(*arguments)
 
 
+LENDERS = frozenset({"jax", "torch"})  # the frameworks whose arrays NumPy may compute with
+
+
 def may_lend() -> bool:
-    """Whether a user calls, or `explain` for one, so that arrays of JAX may be lent to NumPy."""
+    """Whether a user calls, or `explain` for one, so that arrays may be lent to NumPy."""
     if signatures.is_compiling is not None and signatures.is_compiling():
         return False
     outer = state.current

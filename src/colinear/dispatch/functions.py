@@ -51,7 +51,7 @@ class Function:
     forwards: bool
     suits: Callable[[Any, Any], bool]
     rewrites: bool | Function
-    lends: bool  # whether it is ours, so that it may be computed by NumPy for JAX
+    lends: bool  # whether it is ours, so that NumPy may compute it for others
     one_column: Callable[..., bool] | None
     implicit: Callable[[Any], Any] | None = None  # decorates rules that go by eigenvectors
     parameters: tuple[str, ...]  # of rules, the operator first
@@ -84,7 +84,7 @@ class Function:
             raise not_a_method(self.name, method)
         if not hasattr(type(A), "_is_root"):
             A = _convert(self.name, A)
-        if self.lends and calls._is_strict is not None and A._context.backend == "jax":
+        if self.lends and A._context.backend in calls.LENDERS:
             result = _by_numpy(self._call_with, A, arguments, info, on_failure)
             if result is not NotImplemented:
                 return result
@@ -415,7 +415,7 @@ def set_operators(
     """Say how an array becomes an operator, so that every function takes arrays too; which function
     writes an operator in a family that knows more; how the result of an operator that holds no
     floats is freed of the framework in which it was computed; and how NumPy computes a call for
-    JAX."""
+    another framework."""
     global _converter, _simplify, _release, _by_numpy
     _converter, _simplify, _release, _by_numpy = as_operator, simplify, release, by_numpy
 

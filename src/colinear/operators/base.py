@@ -102,6 +102,7 @@ class LinearOperator(Tree, Protocols):
     _inherited: ClassVar[int] = 0
     _commutative: ClassVar[bool] = False
     _product_is_a_run: ClassVar[bool] = False  # of an iterative method, which may fail
+    _is_elementwise: ClassVar[bool] = False  # functions of it take an operation or two
     _signature: ClassVar[Any] = None  # dispatch's memo, set on instances
     if TYPE_CHECKING:
 
@@ -463,9 +464,10 @@ class LinearOperator(Tree, Protocols):
     def to_dense(self) -> Array:
         """The matrix, as a new array of the operator's framework: writing to it leaves the
         operator as it is."""
-        dense = by_numpy(LinearOperator.to_dense, self)
-        if dense is not NotImplemented:
-            return dense
+        if self._context.backend in calls.LENDERS:
+            dense = by_numpy(lambda A, _: A.to_dense(), self)
+            if dense is not NotImplemented:
+                return dense
         memos = [value for A in inside_out(self) for value in vars(A).values()]
         dense = self._dense()
         return namespace_of(dense).own(dense, (*self.leaves(), *memos))

@@ -64,6 +64,7 @@ class Diagonal(LinearOperator):
         shape = self.d.shape
         return (*shape, shape[-1])
 
+    _is_elementwise = True
     _implied = SYMMETRIC  # and so self-adjoint, if real
 
     _conj = conjugate_leaves

@@ -1,22 +1,20 @@
 """What NumPy computes for others: functions of operators that have no framework yet, such as a
-permutation, and of JAX's arrays in the memory of the host."""
+permutation, of JAX's arrays in the memory of the host, and of small tensors of torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .. import backends
 from ..backends import Array, namespace_of
 from ..dispatch.calls import NotLent, is_own, may_lend
 from ..errors import ColinearError, ConvergenceError
 from ..info import Info, state
 from . import convert
 from .base import LinearOperator
-from .context import Context, join_dtypes
+from .context import Context, join_dtypes, known_in
 from .tree import map_parts
 
 # ------------------------------------------------------------------ operators without a framework
@@ -97,59 +95,79 @@ def carry(A: LinearOperator, image: LinearOperator) -> LinearOperator:
     return released(image, A._context.dtype) if "_is_released" in A.__dict__ else image
 
 
-# ------------------------------------------------------------------ arrays lent by JAX
+# ------------------------------------------------------------------ arrays lent to NumPy
 #
-# JAX compiles whatever it computes, even once. So where a user calls a function of JAX's arrays
-# that lie in the host's memory and whose values can be seen, NumPy computes it, of an operator
-# that shares their memory. Nothing is lent that runs code of the user's: that code is written for
-# JAX. Nor is anything random, since JAX's numbers for a key are not NumPy's.
+# JAX compiles whatever it computes, even once, and a small operation takes torch three times as
+# long as NumPy. So where a user calls a function of arrays that lie in the host's memory, small
+# ones if they are torch's, and nothing traces or records what is computed of them, NumPy computes
+# it, of an operator that shares their memory. Nothing is lent that runs code of the user's: that
+# code is written for its framework. Nor is anything random, since the numbers that a framework
+# draws for a key are not NumPy's.
 
 
-def by_numpy(f: Callable[..., Any], A: LinearOperator, *arguments: Any) -> Any:
-    """`f(A, *arguments)` of JAX's arrays, computed by NumPy; `NotImplemented` where they are not
-    JAX's or cannot be lent."""
-    if A._context.backend != "jax" or not may_lend() or A.__dict__.get("_twin", A) is None:
+def by_numpy(
+    f: Callable[..., Any], A: LinearOperator, arguments: tuple[Any, ...] = (), *options: Any
+) -> Any:
+    """`f(A, arguments, *options)` of another framework's arrays, computed by NumPy;
+    `NotImplemented` where they cannot be lent."""
+    if not may_lend() or A.__dict__.get("_twin", A) is None:
         return NotImplemented
-    loan = _Loan(A._context.device)
+    if not A.xp.may_lend(A, _first_part(A)):
+        return NotImplemented
+    loan = _Loan(A)
     try:
-        with loan.granted():
-            result = f(loan.operator(A), *[loan.argument(x) for x in arguments])
+        twin, others = loan.operator(A), tuple([loan.argument(x) for x in arguments])
+        state.is_lent = True  # let no code of the user's run meanwhile
+        try:
+            result = f(twin, others, *options)
+        finally:
+            state.is_lent = False
         return loan.returned(result)
     except ConvergenceError as failure:
         failure.info = loan.returned(failure.info)
         raise
     except (NotLent, RecursionError, ColinearError):
-        return NotImplemented  # what is wrong with the input is said in terms of JAX
+        return NotImplemented  # what is wrong with the input is said in terms of its framework
+
+
+def _first_part(A: LinearOperator) -> Any:
+    """The first field of the first operator without operands."""
+    while A.operands:
+        A = A.operands[0]
+    return getattr(A, A._fields[0]) if A._fields else None
+
+
+KINSHIP = ("_transpose_of", "_adjoint_of")  # memos by which a product B^H B is known to be PSD
 
 
 class _Loan:
-    """The arrays lent for one call, and how its result becomes JAX's again."""
+    """The arrays lent for one call, and how its result becomes its framework's again."""
 
-    def __init__(self, device: Any) -> None:
-        self.xp = backends.get("jax")
-        self.home = device  # of the operator
+    def __init__(self, A: LinearOperator) -> None:
+        self.xp = xp = A.xp
+        _, self.dtype, self.home = A._context
+        self.place = Context("numpy", xp.host_dtype(self.dtype), "cpu")
         # None where JAX puts new arrays by itself, so that these may still be moved
-        self.device = None if device == self.xp.usual_device() else device
+        self.device = None if self.home == xp.usual_device() else self.home
+        self.is_kept = xp.is_functional  # whether A keeps its twin, as no one can change its arrays
         self.is_shared = False  # whether the user has an array of NumPy's that the result may be
-        self._arrays: dict[int, Any] = {}  # the one copy of each, by the id of the other
-
-    @contextmanager
-    def granted(self) -> Iterator[None]:
-        """Let no code of the user's run meanwhile."""
-        state.is_lent = True
-        try:
-            yield
-        finally:
-            state.is_lent = False
+        # each array or operator that was lent or given back, and its copy, by its id
+        self._copies: dict[int, tuple[Any, Any]] = {}
 
     # ---------------------------------------------------------------- to NumPy
 
     def operator(self, A: LinearOperator) -> LinearOperator:
-        """A with NumPy's arrays, made once."""
+        """A with NumPy's arrays."""
+        if A.is_neutral:
+            return A
+        if not self.is_kept:
+            if id(A) not in self._copies:
+                self._copies[id(A)] = A, self._twin(A)
+            return self._copies[id(A)][1]
         known = A.__dict__
         if "_twin" not in known:
             object.__setattr__(A, "_twin", None)  # until it is known better
-            object.__setattr__(A, "_twin", A if A.is_neutral else self._twin(A))
+            object.__setattr__(A, "_twin", self._twin(A))
         if known["_twin"] is None:
             raise NotLent
         return known["_twin"]
@@ -157,40 +175,51 @@ class _Loan:
     def _twin(self, A: LinearOperator) -> LinearOperator:
         if not is_own(type(A)):
             raise NotLent
-        changes = {}
+        twin, known = object.__new__(type(A)), A.__dict__
+        memos = twin.__dict__
+        memos.update(known_in(self.place))
+        dynamic = A._dynamic
         for name in A._fields:
-            value = getattr(A, name)
-            if isinstance(value, Context):
-                is_placed = value.backend is not None
-                changes[name] = Context("numpy", value.dtype, "cpu") if is_placed else value
-            elif name in A._dynamic:
-                changes[name] = map_parts(value, self.operator, self._array)
+            value = known[name]
+            if name in dynamic:
+                value = map_parts(value, self.operator, self._array)
+            elif isinstance(value, Context):
+                value = value if value.backend is None else self.place
             elif not _is_plain(value):
                 raise NotLent
-        twin = A._replace(**changes)
-        twin.__dict__.update(_twin_of=A, properties=A.properties)
-        for name in ("_transpose_of", "_adjoint_of"):
-            if name in A.__dict__:
-                twin.__dict__[name] = self.operator(A.__dict__[name])
+            memos[name] = value
+        memos["_twin_of"] = A
+        for name in ("_claims", "shape", "properties", "_dynamic", "_signature"):
+            if name in known:
+                memos[name] = known[name]
+        for name in KINSHIP:
+            if name in known:
+                memos[name] = self.operator(known[name])
         return twin
 
     def _array(self, x: Any) -> Any:
-        if isinstance(x, np.ndarray):
+        xp = namespace_of(x)
+        if xp is not self.xp:
+            if xp is None:
+                return x
+            if not (self.xp.is_functional and isinstance(x, np.ndarray)):
+                raise NotLent  # but for NumPy's, which all of JAX takes
             self.is_shared = True
-        if namespace_of(x) is None or isinstance(x, np.ndarray):
             return x
-        is_lendable = namespace_of(x) is self.xp and self.xp.is_on_host(x)
-        if not is_lendable or (self.home is not None and x.device != self.home):
-            raise NotLent
-        if id(x) not in self._arrays:
-            # the array is kept, or another might get its id
-            self._arrays[id(x)] = x, self.xp.to_numpy(x)
-        return self._arrays[id(x)][1]
+        known = self._copies.get(id(x))
+        if known is None:
+            values = xp.lend(x, self.dtype, self.home)
+            if values is None:
+                raise NotLent
+            known = self._copies[id(x)] = x, values  # x is kept, or another might get its id
+        return known[1]
 
     def argument(self, x: Any) -> Any:
         """An argument with NumPy's arrays."""
+        if x is None or type(x) in (bool, int, float, str):
+            return x
         if isinstance(x, LinearOperator):
-            if not x.is_neutral and x._context[::2] != ("jax", self.home):
+            if not x.is_neutral and x._context[::2] != (self.xp.name, self.home):
                 raise NotLent
             return self.operator(x)
         if namespace_of(x) is not None:
@@ -204,7 +233,7 @@ class _Loan:
         return x
 
     def _function(self, f: Callable[[Array], Array]) -> Callable[[Array], Array]:
-        """A user's function of numbers, of JAX's arrays and of NumPy's."""
+        """A user's function of numbers, of the framework's arrays and of NumPy's."""
         xp, device = self.xp, self.device
 
         def of_either(x: Array) -> Array:
@@ -213,16 +242,17 @@ class _Loan:
             values = f(xp.asarray(x, device=device))
             if namespace_of(values) is not xp:
                 return values
-            if not xp.is_on_host(values):
+            lent = xp.lend(values, values.dtype, None)
+            if lent is None:
                 raise NotLent  # it closes over what is traced
-            return xp.to_numpy(values)
+            return lent
 
         return of_either
 
     # ---------------------------------------------------------------- and back
 
     def returned(self, x: Any) -> Any:
-        """A result with JAX's arrays."""
+        """A result with the framework's arrays."""
         if isinstance(x, LinearOperator):
             return self._returned_operator(x)
         if isinstance(x, (np.ndarray, np.generic)):
@@ -244,6 +274,8 @@ class _Loan:
             return A.__dict__["_twin_of"]
         if A.is_neutral:
             return A
+        if id(A) in self._copies:
+            return self._copies[id(A)][1]
         if not convert.fits(A, self.xp):
             raise NotLent
         changes = {
@@ -253,8 +285,12 @@ class _Loan:
         for name in A._fields:
             value = getattr(A, name)
             if isinstance(value, Context) and value.backend is not None:
-                changes[name] = Context("jax", self.xp.dtype_from(value.dtype), self.device)
+                changes[name] = Context(self.xp.name, self.xp.dtype_from(value.dtype), self.device)
         copy = A._replace(**changes)
+        self._copies[id(A)] = A, copy
+        for name in KINSHIP:
+            if name in A.__dict__:
+                copy.__dict__[name] = self._returned_operator(A.__dict__[name])
         if "_reports" in A.__dict__:  # how a factorisation went
             copy.__dict__["_reports"] = self.returned(A.__dict__["_reports"])
         return copy
@@ -262,10 +298,10 @@ class _Loan:
     def _returned_array(self, x: Any) -> Any:
         if not isinstance(x, (np.ndarray, np.generic)):
             return x
-        if id(x) not in self._arrays:
+        if id(x) not in self._copies:
             make = self.xp.asarray if self.is_shared else self.xp.adopt
-            self._arrays[id(x)] = x, make(np.asarray(x), device=self.device)
-        return self._arrays[id(x)][1]
+            self._copies[id(x)] = x, make(np.asarray(x), device=self.device)
+        return self._copies[id(x)][1]
 
 
 def _is_plain(value: Any) -> bool:

@@ -144,14 +144,28 @@ HOST_DTYPES = frozenset(
 )
 
 
-def is_on_host(x: Any) -> builtins.bool:
-    """Whether NumPy can compute with x where it lies: its values are known and in the memory of
-    this process, and NumPy has fast arithmetic for its dtype."""
-    return (
-        not isinstance(x, jax.core.Tracer)
-        and x.dtype in HOST_DTYPES
-        and getattr(x.device, "platform", None) == "cpu"
-    )
+def may_lend(A: Any, part: Any) -> builtins.bool:
+    """Whether NumPy may compute for JAX: what is traced is told by the arrays themselves."""
+    return True
+
+
+def lend(x: Any, dtype: Any, device: Any) -> np.ndarray | None:
+    """x as NumPy computes with it where it lies; None if its values are not known, or not in the
+    memory of this process, or on another device than this one, or of a dtype for which NumPy has
+    no fast arithmetic."""
+    if (
+        isinstance(x, jax.core.Tracer)
+        or x.dtype not in HOST_DTYPES
+        or getattr(x.device, "platform", None) != "cpu"
+        or (device is not None and x.device != device)
+    ):
+        return None
+    return np.asarray(x)
+
+
+def host_dtype(dtype: Any) -> Any:
+    """NumPy's dtype of this name: JAX has the same ones."""
+    return dtype
 
 
 def usual_device() -> Any:

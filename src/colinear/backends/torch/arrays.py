@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch.utils.checkpoint
 from torch._C import _functorch
+from torch.autograd import forward_ad
 
 from ..shared import by_name
 
@@ -197,6 +198,66 @@ def to_numpy(x: Any) -> np.ndarray:
     with torch._C._DisableFuncTorch():
         x = x.detach()
         return (x.float() if x.dtype == bfloat16 else x).numpy(force=True)  # NumPy has no bfloat16
+
+
+HOST_DTYPES = {
+    getattr(torch, name): np.dtype(name)
+    for name in ("float32", "float64", "complex64", "complex128", "int32", "int64", "bool")
+}
+LENT_ENTRIES = 2**14  # of a tensor that NumPy computes with: for larger ones torch is as fast
+
+
+def may_lend(A: Any, part: Any) -> builtins.bool:
+    """Whether NumPy may compute for torch, and is faster: no mode and no transformation sees what
+    is done, which is more than an operation or two, and this part of A can be lent."""
+    return not (
+        A._is_elementwise
+        or A._context.dtype not in HOST_DTYPES
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+        or _functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+        or torch._C._get_tracing_state() is not None
+        or (isinstance(part, torch.Tensor) and lend(part, A._context.dtype, None) is None)
+    )
+
+
+def lend(x: Any, dtype: Any, device: Any) -> np.ndarray | None:
+    """x as NumPy computes with it where it lies: a small tensor in the memory of the host, of this
+    dtype (NumPy joins two as torch does not) or of integers, of which no derivatives are recorded;
+    None for any other."""
+    if (
+        type(x) not in _LENT_TYPES
+        or x.numel() > LENT_ENTRIES
+        or not x.is_cpu
+        or x.dtype not in HOST_DTYPES
+        or (x.dtype is not dtype and is_floating(x))
+        or (x.requires_grad and torch.is_grad_enabled())
+        or x.layout is not torch.strided
+    ):
+        return None
+    return x.numpy(force=x.requires_grad or x.dtype.is_complex)
+
+
+_LENT_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def host_dtype(dtype: Any) -> Any:
+    """NumPy's dtype of this name."""
+    return HOST_DTYPES[dtype]
+
+
+def usual_device() -> Any:
+    """The device where torch puts what NumPy lends: none, since it always says where a tensor
+    is."""
+    return None
+
+
+def adopt(x: np.ndarray, device: Any) -> torch.Tensor:
+    """NumPy's array as a tensor, with its memory where torch can write to that."""
+    if not x.flags.writeable or builtins.min(x.strides, default=0) < 0:
+        x = x.copy()
+    return torch.from_numpy(x)
 
 
 def copy(x: Any) -> torch.Tensor:
