@@ -603,8 +603,8 @@ def run(p: Problem, framework: str) -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as flags:
         warnings.simplefilter("always")
         answer, first, seconds = measure(work)
-    wanted = np.asarray(p.hand(*arrays))
-    answer = np.asarray(answer.detach() if hasattr(answer, "detach") else answer)
+    wanted = np.atleast_1d(p.hand(*arrays))
+    answer = np.atleast_1d(answer.detach() if hasattr(answer, "detach") else answer)
     error = float(np.abs(np.sort(answer) - np.sort(wanted)).max() / np.abs(wanted).max())
     flagged = any(issubclass(flag.category, co.ConvergenceWarning) for flag in flags)
     return {"seconds": seconds, "first": first, "error": error, "flagged": flagged}
