@@ -112,6 +112,7 @@ BARS = {
 }
 
 
+@pytest.mark.xdist_group("weight")  # one process counts, and compiles, for all
 @pytest.mark.parametrize("name", BARS)
 def test_what_the_library_weighs_does_not_grow(name: str, figures: dict[str, int]) -> None:
     assert figures[name] <= BARS[name]
