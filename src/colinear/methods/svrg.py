@@ -223,10 +223,14 @@ def svrg(
         status = first_of(
             xp,
             s.status,
-            (kept & (size <= tol), SUCCESS),
-            (xp.logical_not(curved) & grown & finite, INDEFINITE),
-            (hopeless & at_floor, STAGNATION),
-            (hopeless, BREAKDOWN),
+            kept & (size <= tol),
+            SUCCESS,
+            xp.logical_not(curved) & grown & finite,
+            INDEFINITE,
+            hopeless & at_floor,
+            STAGNATION,
+            hopeless,
+            BREAKDOWN,
         )
         kept = kept & going
         move, better = kept[..., None, :], kept & (size < s.least)

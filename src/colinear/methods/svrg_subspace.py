@@ -126,12 +126,8 @@ def svrg_subspace(
         kept, lost, strikes, rate = paced(xp, step, s, finite, helped, True)
         values, residual = xp.where(kept, values, s.values), xp.where(kept, residual, s.residual)
         norm = xp.maximum(s.norm, xp.max(xp.abs(values), axis=-1, keepdims=True))
-        status = first_of(
-            xp,
-            s.status,
-            (is_settled(values, residual, norm), SUCCESS),
-            (lost, BREAKDOWN),
-        )
+        good = is_settled(values, residual, norm)
+        status = first_of(xp, s.status, good, SUCCESS, lost, BREAKDOWN)
         W, G = xp.where(kept[..., None], W, s.W), xp.where(kept[..., None], G, s.G)
         return state(W, G, values, residual, norm, rate, strikes, status, generator)
 

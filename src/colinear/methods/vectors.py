@@ -237,7 +237,7 @@ class Columns:
     def unit(self, x: Array) -> tuple[Array, Array]:
         """|x| and x / |x|; zero stays zero."""
         size = self.norm(x)
-        return size, self.scale(self.ratio(1 + 0 * size, size), x)
+        return size, self.scale(self.ratio(1.0, size), x)
 
     def cleared(self, x: Array, on: Array) -> Array:
         """x, but zero in the columns that are not `on`."""
@@ -268,19 +268,17 @@ class Columns:
         """Whether a number is infinite or none."""
         return self.xp.logical_not(self.xp.isfinite(a))
 
-    def first(self, code: Array, flag: Array, to: int, flag2: Any = None, to2: int = 0) -> Array:
-        """The codes, but `to` for columns that run and have the flag, or else `to2` for the
-        second."""
-        more = () if flag2 is None else ((flag2, to2),)
-        return first_of(self.xp, code, (flag, to), *more)
+    def first(self, code: Array, *cases: Any) -> Array:
+        """The codes of the columns after a step, by cases: a flag, a code, and so on."""
+        return first_of(self.xp, code, *cases)
 
     def positive(self, code: Array, a: Array, blame: tuple[int, int]) -> Array:
         """What becomes of the columns that run, by a number that must be positive."""
-        return first_of(self.xp, code, (self.infinite(a), blame[1]), (a <= 0, blame[0]))
+        return first_of(self.xp, code, self.infinite(a), blame[1], a <= 0, blame[0])
 
     def reached(self, code: Array, size: Array) -> Array:
         """SUCCESS for the columns that run and have reached the goal."""
-        return first_of(self.xp, code, (size <= self.goal, SUCCESS))
+        return first_of(self.xp, code, size <= self.goal, SUCCESS)
 
     def ended(self, code: Array) -> bool:
         """Whether a step may be left early, because no column runs."""
@@ -473,11 +471,12 @@ def divide(xp: Any, a: Any, b: Array) -> Array:
     return xp.where(b == 0, 0, a / xp.where(b == 0, 1, b))
 
 
-def first_of(xp: Any, old: Array, *cases: tuple[Array, int]) -> Array:
-    """The codes of the columns after a step: of those that run, the first case that holds."""
+def first_of(xp: Any, old: Array, *cases: Any) -> Array:
+    """The codes of the columns after a step, by cases, each a flag and a code: of those that run,
+    the code of the first flag that is set."""
     new = old
-    for holds, code in reversed(cases):
-        new = xp.where(holds, code, new)
+    for i in range(len(cases) - 2, -1, -2):
+        new = xp.where(cases[i], cases[i + 1], new)
     return xp.where(old == RUNNING, new, old)
 
 
