@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 from ..backends import Array
 from .base import Iterative
-from .iterate import CycleStart, Outcome, Products, Recurrence, solve_in_cycles
-from .vectors import NONFINITE, RESTART, RUNNING, SUCCESS, State
+from .iterate import CycleStart, Outcome, Products, Recurrence, ResidualState, solve_in_cycles
+from .vectors import NONFINITE, RESTART, RUNNING, SUCCESS
 
 GROWTH = 1e16  # of |r|^2, from which rounding leaves nothing of what was gained
 
@@ -39,9 +39,7 @@ class BiCGSTAB(Iterative):
         return solve_in_cycles(xp, recurrence.cycle, products, B, **options)
 
 
-class BiCGSTABState(State):
-    x: Array
-    r: Array
+class BiCGSTABState(ResidualState):
     shadow: Array
     p: Array
     q: Array  # A M p
@@ -49,27 +47,15 @@ class BiCGSTABState(State):
     alpha: Any
     omega: Any
     least: Any  # |r|^2 at the start of the cycle
-    size: Any
-    status: Any
 
 
 def begin(ops: Any, s: CycleStart) -> BiCGSTABState:
     """The state before the first step."""
-    r, size = ops.own(s.R), ops.number(s.size)
-    one = ops.scalar(ops.constant(1.0, size), r)
-    return BiCGSTABState(
-        x=ops.own(s.X),
-        r=r,
-        shadow=ops.own(s.R),
-        p=0 * r,
-        q=0 * r,
-        rho=one,
-        alpha=one,
-        omega=one,
-        least=size * size,
-        size=size * size,
-        status=ops.codes(s.status),
-    )
+    state: Any = BiCGSTABState.start(ops, s, ops.own(s.X), shadow=ops.own(s.R))
+    state.p, state.q = 0 * state.r, 0 * state.r
+    state.rho = state.alpha = state.omega = ops.scalar(ops.constant(1.0, state.size), state.r)
+    state.least = state.size
+    return state
 
 
 def step(ops: Any, s: BiCGSTABState) -> BiCGSTABState:

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 from ..backends import Array
 from ..properties import POSITIVE_SEMIDEFINITE
 from .base import Iterative
-from .iterate import CycleStart, Outcome, Products, Recurrence, solve_in_cycles
-from .vectors import OPERATOR, PRECONDITIONER, RUNNING, State
+from .iterate import CycleStart, Outcome, Products, Recurrence, ResidualState, solve_in_cycles
+from .vectors import OPERATOR, PRECONDITIONER, RUNNING
 
 INFINITY = float("inf")
 
@@ -48,29 +48,18 @@ class CG(Iterative):
         return solve_in_cycles(xp, recurrence.cycle, products, B, **options)
 
 
-class CGState(State):
-    x: Array
-    r: Array
+class CGState(ResidualState):
     p: Array
     rho: Any  # r^H M r of the step before
     alpha: Any  # the step length
-    size: Any  # |r|^2
-    status: Any
 
 
 def begin(ops: Any, s: CycleStart) -> CGState:
     """The state before the first step: as if r^H M r had been infinite before it, so that nothing
     of p remains."""
     size = ops.number(s.size)
-    return CGState(
-        x=ops.over(s.X),
-        r=ops.own(s.R),
-        p=ops.own(s.R),
-        rho=ops.constant(INFINITY, size),
-        alpha=size,
-        size=size * size,
-        status=ops.codes(s.status),
-    )
+    rho = ops.constant(INFINITY, size)
+    return CGState.start(ops, s, ops.over(s.X), p=ops.own(s.R), rho=rho, alpha=size)
 
 
 def step(ops: Any, s: Any) -> Any:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ..backends import Array, namespace_of
+from ..backends import Array, namespace_of, positive_or_one, zeros_like
 from ..info import Info
 from ..status import Status
 from .loop import NO_MONITOR, Loop, Monitor, Run, is_compiling
@@ -37,7 +37,6 @@ from .vectors import (
     Single,
     State,
     column_norms,
-    divide,
     final_code,
     is_plain,
     status_of,
@@ -149,21 +148,21 @@ class Solve:
         self.optimality, self.consistent = optimality, consistent
         # what makes of numbers factors of vectors
         self.wide = (..., None) if B.ndim == 1 else (..., None, slice(None))
-        self.axis, self.sizes = max(-2, -B.ndim), column_norms(xp, B)
-        self.scale = xp.where(self.sizes > 0, self.sizes, 1)[self.wide]
+        sizes = column_norms(xp, B)
+        scales = positive_or_one(xp, sizes)
+        self.axis, self.size, self.scale = max(-2, -B.ndim), sizes / scales, scales[self.wide]
         self.B, self.eps = B / self.scale, xp.eps(B.dtype)
         self.loop = Loop(xp, watch, max_iters, self.scale)
 
     def begin(self, X0: Array | None) -> CycleStart:
         """Where the first cycle starts."""
-        xp, sizes, R = self.xp, self.sizes, self.B
+        xp, size, R, columns = self.xp, self.size, self.B, self.products.columns
         shape = list(R.shape)
-        shape[self.axis] = self.products.columns or shape[self.axis]
-        X = xp.zeros(tuple(shape), dtype=R.dtype, device=xp.device_of(R))
-        size = sizes / xp.where(sizes > 0, sizes, 1)
+        shape[self.axis] = shape[self.axis] if columns is None else columns
+        X = zeros_like(xp, R, tuple(shape))
         if X0 is not None:  # of a zero right side the answer is known, whatever the guess
             X0 = xp.broadcast_to(X0 / self.scale, X.shape)
-            X = xp.where((sizes > 0)[self.wide], X0, X)
+            X = xp.where((size > 0)[self.wide], X0, X)
             R = R - self.products.multiply(X)
             size = column_norms(xp, R)
         status = xp.where(size <= self.tol, SUCCESS, RUNNING)
@@ -264,6 +263,13 @@ class ResidualState(State):
     size: Any  # |r|^2
     status: Any
 
+    @classmethod
+    def start(cls, ops: Any, s: CycleStart, x: Array, **others: Any) -> Any:
+        """The state before the first step of a cycle, of which x is the vector of s.X."""
+        size = ops.number(s.size)
+        status = ops.codes(s.status)
+        return cls(x=x, r=ops.own(s.R), size=size * size, status=status, **others)
+
 
 def solve_by_steps(
     xp: Any, step: Callable[[Any, Any], Any], products: Products, B: Array, **options: Any
@@ -271,10 +277,7 @@ def solve_by_steps(
     """Solve A X = B by steps that change x and its residual r; stop where r is small enough."""
 
     def begin(ops: Any, s: CycleStart) -> ResidualState:
-        size = ops.number(s.size)
-        return ResidualState(
-            x=ops.over(s.X), r=ops.own(s.R), size=size * size, status=ops.codes(s.status)
-        )
+        return ResidualState.start(ops, s, ops.over(s.X))
 
     def checked(ops: Any, s: Any) -> Any:
         s = step(ops, s)
@@ -333,18 +336,10 @@ def solve_in_cycles(
 
 def without_unknowns(xp: Any, columns: int, B: Array, watch: Monitor) -> Outcome:
     """The outcome of every method for an A without rows or columns: nothing is left to gain."""
-    norms = column_norms(xp, B)
-    X = xp.zeros((*B.shape[:-2], columns, B.shape[-1]), dtype=B.dtype, device=xp.device_of(B))
-    status = xp.where(xp.isfinite(norms), SUCCESS, GIVEN_NONFINITE)
-    residual = divide(xp, norms, norms)
-    return Outcome(
-        X,
-        status,
-        xp.where(norms == norms, 0, 0),
-        0,
-        residual,
-        residual[None] if watch.record else None,
-    )
+    products = Products(lambda X: X, columns=columns)
+    solve = Solve(xp, products, B, tol=math.inf, max_iters=0, watch=watch)
+    s = solve.begin(None)
+    return solve.outcome(s.run, s.X, s.status, s.size, 0)
 
 
 def multiplied(xp: Any, X: Array, factor: Array) -> Array:
@@ -450,7 +445,7 @@ def refined(
 
     def cycle(solve: Solve, s: CycleStart) -> CycleStart:
         # |r| has size 1 in low precision: small residuals of large systems must not vanish there.
-        size = xp.where(s.size > 0, s.size, 1)[solve.wide]
+        size = positive_or_one(xp, s.size)[solve.wide]
         running = (s.status == RUNNING)[solve.wide]
         low = correct(xp.astype(xp.where(running, s.R / size, 0), dtype), **limits)
         D = xp.astype(low.X, B.dtype) * size

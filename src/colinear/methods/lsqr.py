@@ -21,19 +21,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from ..backends import Array
+from ..backends import Array, zeros_like
 from .base import Iterative
 from .cg import CG
-from .iterate import CycleStart, Outcome, Products, Recurrence, solve_in_cycles
-from .vectors import (
-    NONFINITE,
-    PRECONDITIONER,
-    RUNNING,
-    SUCCESS,
-    State,
-    column_norms,
-    divide,
-)
+from .iterate import CycleStart, Outcome, Products, Recurrence, ResidualState, solve_in_cycles
+from .vectors import NONFINITE, PRECONDITIONER, RUNNING, SUCCESS, column_norms, divide
 
 INFINITY = float("inf")
 
@@ -60,18 +52,16 @@ def minimise(
     **options
         `tol`: a cycle ends when |r| <= tol |b| or |A^H r| <= tol |A| |r|; `max_iters`; `watch`.
     """
-    of_X, of_R = products.multiply, products.adjoint
+    of_X, of_R, guess = products.multiply, products.adjoint, X0
     M, M_adjoint = products.precondition, products.precondition_adjoint
-    above, above_adjoint, m, guess = of_X, of_R, B.shape[-2], X0
+    multiply, adjoint = of_X, of_R
     if M_adjoint is not None:
-        above, above_adjoint = lambda Y: of_X(M(Y)), lambda R: M_adjoint(of_R(R))
+        multiply, adjoint = lambda Y: of_X(M(Y)), lambda R: M_adjoint(of_R(R))
         if X0 is not None:  # the guess is subtracted: M is not inverted
             B, X0 = B - of_X(X0), None
-    multiply, adjoint = above, above_adjoint
     if damping:  # a block more of rows: damping I below A
-        rest = xp.zeros(
-            (*B.shape[:-2], products.columns, B.shape[-1]), dtype=B.dtype, device=xp.device_of(B)
-        )
+        above, above_adjoint, m = multiply, adjoint, B.shape[-2]
+        rest = zeros_like(xp, B, (*B.shape[:-2], products.columns, B.shape[-1]))
         B = xp.concat([B, rest], axis=-2)
         multiply = lambda X: xp.concat([above(X), damping * X], axis=max(-2, -X.ndim))
 
@@ -105,13 +95,14 @@ def minimise(
 # ------------------------------------------------------------------------------- bidiagonalisation
 
 
-def begin_bidiagonal(ops: Any, s: CycleStart) -> tuple[Any, Array, Any, Array, Any, Any]:
-    """The first β, u, α, v, the square of |A| as known, and the codes."""
+def begin_bidiagonal(ops: Any, s: CycleStart, kind: Any) -> tuple[Any, Any]:
+    """The state of this kind before the first step, and the first β."""
     beta, u = ops.unit(ops.own(s.R))  # β u = r
     alpha, v = ops.unit(ops.copy(ops.adjoint(u)))  # α v = A^H u
-    codes = ops.first(ops.codes(s.status), ops.infinite(alpha), NONFINITE, alpha == 0, SUCCESS)
+    status = ops.first(ops.codes(s.status), ops.infinite(alpha), NONFINITE, alpha == 0, SUCCESS)
     norm = ops.larger(alpha, ops.number(s.norm))
-    return beta, u, alpha, v, norm * norm, codes
+    numbers = {"alpha": alpha, "squares": norm * norm, "size": beta * beta, "status": status}
+    return kind(x=ops.own(s.X), u=u, v=v, **numbers), beta
 
 
 def bidiagonalise(ops: Any, s: Any) -> Any:
@@ -130,11 +121,8 @@ def judge(ops: Any, s: Any, on: Any, beta: Any, left: Any, slope: Any) -> None:
     s.status = ops.first(s.status, small | (s.alpha == 0) | (beta == 0), SUCCESS)
 
 
-class LeastSquaresState(State):
+class LeastSquaresState(ResidualState):
     squares: Any  # |A|^2, by Frobenius; of CGLS with a preconditioner from below
-    x: Array
-    size: Any  # |r|^2
-    status: Any
 
     @property
     def norm(self) -> Any:
@@ -152,19 +140,9 @@ class LSQRState(LeastSquaresState):
 
 def begin_lsqr(ops: Any, s: CycleStart) -> LSQRState:
     """The state before the first step."""
-    beta, u, alpha, v, squares, status = begin_bidiagonal(ops, s)
-    return LSQRState(
-        x=ops.own(s.X),
-        u=u,
-        v=v,
-        w=ops.copy(v),
-        alpha=alpha,
-        rho=alpha,
-        phi=beta,
-        squares=squares,
-        size=beta * beta,
-        status=status,
-    )
+    state, beta = begin_bidiagonal(ops, s, LSQRState)
+    state.w, state.rho, state.phi = ops.copy(state.v), state.alpha, beta
+    return state
 
 
 def step_lsqr(ops: Any, s: LSQRState) -> LSQRState:
@@ -204,31 +182,12 @@ class LSMRState(LeastSquaresState):
 
 def begin_lsmr(ops: Any, s: CycleStart) -> LSMRState:
     """The state before the first step."""
-    beta, u, alpha, v, squares, status = begin_bidiagonal(ops, s)
-    zero, one = ops.constant(0.0, beta), ops.constant(1.0, beta)
-    return LSMRState(
-        x=ops.own(s.X),
-        u=u,
-        v=v,
-        d=ops.copy(v),
-        d_bar=0 * v,
-        alpha=alpha,
-        alpha_bar=alpha,
-        rho=one,
-        rho_bar=one,
-        c_bar=one,
-        s_bar=zero,
-        zeta=zero,
-        zeta_bar=alpha * beta,
-        beta_dot=zero,
-        beta_double=beta,
-        rho_dot=one,
-        theta=zero,
-        tau=zero,
-        squares=squares,
-        size=beta * beta,
-        status=status,
-    )
+    state, beta = begin_bidiagonal(ops, s, LSMRState)
+    state.d, state.d_bar = ops.copy(state.v), 0 * state.v
+    state.alpha_bar, state.beta_double, state.zeta_bar = state.alpha, beta, state.alpha * beta
+    state.rho = state.rho_bar = state.c_bar = state.rho_dot = ops.constant(1.0, beta)
+    state.s_bar = state.zeta = state.beta_dot = state.theta = state.tau = ops.constant(0.0, beta)
+    return state
 
 
 def step_lsmr(ops: Any, s: LSMRState) -> LSMRState:
@@ -264,7 +223,6 @@ def step_lsmr(ops: Any, s: LSMRState) -> LSMRState:
 
 
 class CGLSState(LeastSquaresState):
-    r: Array  # b - A x
     p: Array  # the direction of search
     rho: Any  # s^H M s of the step before, s = A^H r
     curve: Any  # 1 / α of the step before
@@ -273,17 +231,9 @@ class CGLSState(LeastSquaresState):
 def begin_cgls(ops: Any, s: CycleStart) -> CGLSState:
     """The state before the first step: as if the direction before it were zero, s^H M s
     infinite."""
-    x, size, norm = ops.own(s.X), ops.number(s.size), ops.number(s.norm)
-    return CGLSState(
-        x=x,
-        r=ops.own(s.R),
-        p=0 * x,
-        rho=INFINITY + 0 * size,
-        curve=0 * size,
-        squares=norm * norm,
-        size=size * size,
-        status=ops.codes(s.status),
-    )
+    x, zero, norm = ops.own(s.X), 0 * ops.number(s.size), ops.number(s.norm)
+    numbers = {"rho": INFINITY + zero, "curve": zero, "squares": norm * norm}
+    return CGLSState.start(ops, s, x, p=0 * x, **numbers)
 
 
 def step_cgls(ops: Any, s: CGLSState) -> CGLSState:

@@ -18,16 +18,10 @@ from typing import Any, ClassVar
 from ..backends import Array
 from ..properties import SELF_ADJOINT
 from .base import Iterative
-from .iterate import CycleStart, Outcome, Products, Recurrence, solve_in_cycles
+from .iterate import CycleStart, Outcome, Products, Recurrence, ResidualState, solve_in_cycles
 from .vectors import (
-    NONFINITE,
-    PRECONDITIONER,
-    PRECONDITIONER_INDEFINITE,
-    RUNNING,
-    SINGULAR,
-    SUCCESS,
-    State,
-)
+    NONFINITE, PRECONDITIONER, PRECONDITIONER_INDEFINITE, RUNNING, SINGULAR, SUCCESS,
+)  # fmt: skip
 
 
 class MINRES(Iterative):
@@ -53,9 +47,7 @@ class MINRES(Iterative):
         return solve_in_cycles(xp, Recurrence(begin, step).cycle, products, B, **options)
 
 
-class MINRESState(State):
-    x: Array
-    r: Array  # the residual, kept where there is a preconditioner
+class MINRESState(ResidualState):
     # Lanczos vectors, not normalised: A z = gamma_old v_old + delta v + gamma_new v_new
     v_old: Array
     v: Array
@@ -70,37 +62,20 @@ class MINRESState(State):
     s: Any
     eta: Any  # the residual in the norm of M, with its sign
     norm: Any  # of A, estimated
-    size: Any
-    status: Any
 
 
 def begin(ops: Any, s: CycleStart) -> MINRESState:
     """The state before the first step."""
-    r, v, size = ops.own(s.R), ops.own(s.R), ops.number(s.size)
-    z = v if ops.precondition is None else ops.precondition(v)  # z = M v
-    rho = ops.dot(v, z)
-    status = ops.positive(ops.codes(s.status), rho, PRECONDITIONER)
-    gamma = ops.root(ops.where(status == RUNNING, rho, 0.0))
-    zero, one = ops.constant(0.0, gamma), ops.constant(1.0, gamma)
-    return MINRESState(
-        x=ops.own(s.X),
-        r=r,
-        v_old=0 * r,
-        v=v,
-        z=z,
-        w_old=0 * r,
-        w=0 * r,
-        gamma_old=one,
-        gamma=gamma,
-        c_old=one,
-        s_old=zero,
-        c=one,
-        s=zero,
-        eta=gamma,
-        norm=zero,
-        size=size * size,
-        status=status,
-    )
+    state: Any = MINRESState.start(ops, s, ops.own(s.X), v=ops.own(s.R))
+    v, zero = state.v, 0 * state.r
+    state.z = v if ops.precondition is None else ops.precondition(v)  # z = M v
+    rho = ops.dot(v, state.z)
+    state.status = ops.positive(state.status, rho, PRECONDITIONER)
+    state.gamma = state.eta = ops.root(ops.where(state.status == RUNNING, rho, 0.0))
+    state.v_old, state.w_old, state.w = zero, ops.copy(zero), ops.copy(zero)
+    state.gamma_old = state.c_old = state.c = ops.constant(1.0, rho)
+    state.s_old = state.s = state.norm = ops.constant(0.0, rho)
+    return state
 
 
 def step(ops: Any, s: MINRESState) -> MINRESState:
