@@ -26,7 +26,7 @@ import numpy as np
 
 from ..backends import Array, inner_products, places_like, without_zeros
 from .base import Spectral
-from .basis import Pairs, extend, fresh, norm, pairs_of, pick, plain, put
+from .basis import Pairs, extend, fresh, norm, normalised, pairs_of, pick, plain, put
 from .restarted import KrylovState, Restarted
 
 # A Ritz value is within |residual| of an eigenvalue if A is normal; this many times that is allowed
@@ -136,8 +136,7 @@ def arnoldi(xp: Any, *parameters: Any, **options: Any) -> Pairs:
     s = run.project(s)  # in what the last restart kept
     Y, k = s.Y[..., : run.ask.k], run.ask.k
     vectors = xp.matmul(xp.matrix_transpose(Y), xp.astype(s.V[:-1], Y.dtype))
-    length = norm(xp, vectors)[..., None]
-    return pairs_of(s, s.values[..., :k], vectors / without_zeros(xp, length), stopped)
+    return pairs_of(s, s.values[..., :k], normalised(xp, vectors)[0], stopped)
 
 
 def ordered_schur(H: np.ndarray, order: Callable[[np.ndarray], np.ndarray], p: int) -> np.ndarray:

@@ -108,6 +108,19 @@ def expand(xp: Any, h: Array, V: Array) -> Array:
     return xp.matmul(h, V) if h.ndim == 1 else xp.matmul(h[..., None, :], V)[..., 0, :]
 
 
+def normalised(xp: Any, w: Array) -> tuple[Array, Array]:
+    """w / |w|, which is zero where w is, and |w|."""
+    size = norm(xp, w)
+    return w / without_zeros(xp, size)[..., None], size
+
+
+def within(xp: Any, H: Array, inside: Array, filling: Array) -> Array:
+    """H in the rows and columns that are `inside`; elsewhere zero, but on the diagonal
+    `filling`."""
+    both = inside[..., :, None] & inside[..., None, :]
+    return xp.where(both, H, 0) + xp.make_diagonal(xp.where(inside, 0, filling))
+
+
 def orthogonalise(xp: Any, V: Array, w: Array) -> tuple[Array, Array]:
     """w less its components along the rows of V, and these: one pass of Gram and Schmidt."""
     h = project(xp, V, w)
@@ -152,9 +165,7 @@ def direction(
     orthogonal already.
     """
     if U is None:
-        w = orthogonalise(xp, rows(xp, V, j), w)[0]
-        size = norm(xp, w)
-        return w / without_zeros(xp, size)[..., None], size, None
+        return *normalised(xp, orthogonalise(xp, rows(xp, V, j), w)[0]), None
     y = reflect(xp, U, w, j)
     u, head, size = reflector(xp, y, j)
     U = put_row(xp, U, j, u)
@@ -197,11 +208,7 @@ def extend(
         for _ in range(2):
             random = direction(xp, V, None, random, j)[0]
         w = xp.where(is_small[..., None], random, w)
-    if U is None:
-        unit = norm(xp, w)
-        v = w / without_zeros(xp, unit)[..., None]
-    else:
-        v, _, U = direction(xp, V, U, w, j)
+    v, _, U = (*normalised(xp, w), None) if U is None else direction(xp, V, U, w, j)
     return h, xp.where(is_small, 0, length), v, U
 
 
@@ -300,8 +307,7 @@ def reflector(xp: Any, y: Array, j: Any) -> tuple[Array, Array, Array]:
     size = xp.abs(head)
     phase = xp.where(size == 0, 1 + 0 * head, head / without_zeros(xp, size))
     u = x + (phase * length)[..., None] * e
-    scale = norm(xp, u)
-    return u / without_zeros(xp, scale)[..., None], -phase, length
+    return normalised(xp, u)[0], -phase, length
 
 
 def reflectors(xp: Any, V: Array, count: Any) -> Array:

@@ -22,7 +22,15 @@ from .basis import norm, orthogonalise, put_row, smaller
 from .iterate import CycleStart, Outcome, Products, Solve, solve_in_cycles
 from .loop import is_compiling
 from .vectors import (
-    NONFINITE, RUNNING, SINGULAR, SUCCESS, Columns, State, divide, first_of, is_plain,
+    NONFINITE,
+    RUNNING,
+    SINGULAR,
+    SUCCESS,
+    Columns,
+    State,
+    divide,
+    first_of,
+    is_plain,
 )  # fmt: skip
 
 ZERO_PIVOT = 1000  # times eps: a pivot so small beside |A| is zero
@@ -69,9 +77,7 @@ class GMRES(Iterative):
             return ""
         what = f"the basis begins again after {size} vectors"
         if status is Status.STAGNATION:
-            what = (
-                f"a basis that begins again after {size} vectors no longer reduces the residual"
-            )
+            what = f"a basis that begins again after {size} vectors no longer reduces the residual"
         return f"{what}: raise restart= (n, here {n}, never begins again)"
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:

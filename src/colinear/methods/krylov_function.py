@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ..backends import Array, adjoint, places_like, without_zeros, zeros_like
 from .arnoldi import ArnoldiRun
 from .base import Method, check_integer
-from .basis import SMALL, all_finite, count_of, every, expand, fill, norm, rows, smaller
+from .basis import SMALL, all_finite, count_of, every, expand, fill, norm, rows, smaller, within
 from .lanczos import LanczosRun
 from .restarted import KrylovState
 from .vectors import LinearMap
@@ -109,8 +109,7 @@ def function_times(
     """
     n = start.shape[-1]
     m = min(m, n)
-    options: dict[str, Any] = {"m": m, "tol": tol, "max_iters": m}
-    run = (LanczosRun if hermitian else ArnoldiRun)(xp, multiply, start, noise, 1, "LM", **options)
+    run = (LanczosRun if hermitian else ArnoldiRun)(xp, multiply, start, noise, 1, "LM", m=m)
 
     def coefficients(s: KrylovState) -> Coefficients:
         T, is_closed = _small_matrix(xp, s, hermitian, has_pole)
@@ -220,10 +219,9 @@ def _small_matrix(
     on the diagonal, where f is surely defined; or the size of A, if T00 is at the pole that f has
     at zero.
     """
-    T = run.H[..., :-1, :]
+    T = leading(xp, run.H, run.j)
     if hermitian:
         T = xp.tril(T) + adjoint(xp, xp.tril(T, -1))
-    T = T if xp.is_functional else T[..., : max(run.j, 1), : max(run.j, 1)]
     places = places_like(xp, T)
     ends = xp.cumsum(xp.astype(xp.diagonal(T, offset=-1) == 0, run.size.dtype), axis=-1)  # so far
     ends = xp.concat([0 * run.size[..., None], ends], axis=-1)
@@ -239,8 +237,13 @@ def _small_matrix(
         size = run.size[..., None]
         is_near = xp.abs(filling) <= math.sqrt(xp.eps(T.dtype)) * size
         filling = xp.where(is_near, xp.astype(size, T.dtype), filling)
-    T = xp.where(inside[..., :, None] & inside[..., None, :], T, 0)
-    return T + xp.make_diagonal(xp.where(inside, 0, filling)), is_closed
+    return within(xp, T, inside, filling), is_closed
+
+
+def leading(xp: Any, H: Array, j: Any) -> Array:
+    """The leading part of H as far as it is filled; in JAX all of it that is square."""
+    end = H.shape[-1] if xp.is_functional else max(j, 1)
+    return H[..., :end, :end]
 
 
 def widen(xp: Any, c: Array, width: int) -> Array:

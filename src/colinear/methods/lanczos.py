@@ -181,8 +181,7 @@ def ritz_values(
     """The Ritz values of some steps, falling, their residuals, and the largest product that was
     seen: the largest sum of a value and its residual bounds the spectrum, as a rule (Zhou and Li
     2011)."""
-    options: dict[str, Any] = {"m": steps, "tol": 0.0, "max_iters": steps}
-    run = LanczosRun(xp, multiply, start, noise, 1, "LA", **options)
+    run = LanczosRun(xp, multiply, start, noise, 1, "LA", m=steps)
     s = run.project(xp.fori_loop(steps, lambda _, s: run.step(s), run.initial()))
     return s.values, s.residual, s.size
 

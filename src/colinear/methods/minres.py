@@ -20,7 +20,12 @@ from ..properties import SELF_ADJOINT
 from .base import Iterative
 from .iterate import CycleStart, Outcome, Products, Recurrence, ResidualState, solve_in_cycles
 from .vectors import (
-    NONFINITE, PRECONDITIONER, PRECONDITIONER_INDEFINITE, RUNNING, SINGULAR, SUCCESS,
+    NONFINITE,
+    PRECONDITIONER,
+    PRECONDITIONER_INDEFINITE,
+    RUNNING,
+    SINGULAR,
+    SUCCESS,
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..backends import Array, without_zeros
+from ..backends import Array
 from .base import Spectral
 from .basis import (
     SAFETY,
@@ -19,10 +19,11 @@ from .basis import (
     count_of,
     every,
     norm,
+    normalised,
     pairs_of,
     pick,
     run_cycles,
-)
+)  # fmt: skip
 from .vectors import LinearMap
 
 
@@ -86,12 +87,11 @@ def power_iteration(
         w = multiply(v[..., None])[..., 0]
         value = xp.vecdot(v, w)[..., None]
         residual = norm(xp, w - value * v)[..., None]
-        length = norm(xp, w)
+        following, length = normalised(xp, w)
         size = xp.maximum(s.size, length)
         target = SAFETY * max(tol, 2 * xp.eps(w.dtype)) * size[..., None]
         done = every(xp, residual <= target)
         # The vector that was judged is kept when it is good enough.
-        following = w / without_zeros(xp, length)[..., None]
         V = pick(xp, done, s.V, following[..., None, :])
         return PowerState(
             V=V,
@@ -106,8 +106,8 @@ def power_iteration(
     def going(s: PowerState) -> Any:
         return (s.done ^ True) & s.finite & (s.matvecs < max_iters)
 
-    v = start / norm(xp, start)[..., None]
-    zero = 0 * norm(xp, start)
+    length = norm(xp, start)
+    v, zero = start / length[..., None], 0 * length
     value = xp.astype(zero, v.dtype)[..., None]
     state = PowerState(
         v[..., None, :], value, zero[..., None], zero, *(count_of(xp, c) for c in (0, False, True))

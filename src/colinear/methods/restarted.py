@@ -31,6 +31,7 @@ from .basis import (
     smaller,
     take_columns,
     wanted,
+    within,
 )
 from .vectors import LinearMap
 
@@ -68,8 +69,8 @@ class Request(NamedTuple):
     k: int
     which: str
     m: int
-    tol: float
-    max_iters: Any
+    tol: float = 0.0
+    max_iters: Any = math.inf
     patience: Any = math.inf
     shift: complex = 0.0
     householder: bool = False
@@ -241,13 +242,11 @@ class Restarted:
     def project(self, s: KrylovState) -> KrylovState:
         """Rayleigh and Ritz: H Y = Y diag(values), and |A V y - theta V y| = beta |y_m|."""
         xp = self.xp
-        inside = places_like(xp, s.H) < s.j
-        H = s.H[..., : self.ask.m, :]
-        H = xp.where(inside[:, None] & inside & xp.isfinite(H), H, 0)
+        inside, H = places_like(xp, s.H) < s.j, s.H[..., :-1, :]
         # outside, what is no eigenvalue of A
         far = xp.where(xp.isfinite(s.size), 3 * s.size + 1, 1)[..., None]
-        far = xp.where(inside, 0, far)
-        values, Y = self.solve(H + xp.make_diagonal(xp.astype(far, H.dtype)))
+        H = xp.where(xp.isfinite(H), H, 0)
+        values, Y = self.solve(within(xp, H, inside, xp.astype(far, H.dtype)))
         is_none = xp.vector_norm(xp.where(inside[:, None], 0 * Y, Y), axis=-2) > 0.5
         score = xp.where(is_none, math.inf, self.score(values))
         order = xp.argsort(score, axis=-1, stable=True)
