@@ -26,7 +26,18 @@ import math
 from typing import Any, NamedTuple
 
 from ..backends import Array, hermitian, inner_products, zeros_like
-from .basis import SAFETY, Pairs, all_finite, count_of, every, larger, plain, smaller, take_columns
+from .basis import (
+    SAFETY,
+    Pairs,
+    all_finite,
+    count_of,
+    every,
+    larger,
+    pairs_of,
+    plain,
+    smaller,
+    take_columns,
+)
 from .lanczos import lanczos, ritz_values
 from .restarted import Request
 from .vectors import LinearMap
@@ -69,6 +80,11 @@ class FilteredState(NamedTuple):
     matvecs: Any
     done: Any
     finite: Any
+
+    @property
+    def iterations(self) -> Any:
+        """The products so far, in which a run is counted."""
+        return self.matvecs
 
 
 def filtered(
@@ -204,8 +220,7 @@ def filtered(
     else:
         while going(state):
             state = stage(state)
-    ended = state.size, state.matvecs, state.matvecs, state.done, state.finite, stopped
-    return Pairs(state.values, state.vectors, *ended)
+    return pairs_of(state, state.values, state.vectors, stopped)
 
 
 def _degree(xp: Any, last: Array, best: Array, highest: Any) -> Any:
