@@ -81,7 +81,7 @@ class ArnoldiRun(Restarted):
     def initial(self) -> KrylovState:
         s = super().initial()
         values, Y = (self.xp.astype(x, self.xp.complex_dtype(s.V.dtype)) for x in (s.values, s.Y))
-        return s._replace(values=values, Y=Y)
+        return s._replace(values=values, Y=Y, P=Y)
 
     def step(self, s: KrylovState) -> KrylovState:
         """A v_j = sum_i H_ij v_i + beta v_j+1, by Gram and Schmidt, twice where the first pass
@@ -92,7 +92,7 @@ class ArnoldiRun(Restarted):
         random = fresh(xp, self.noise, s.draws + j)
         h, beta, v, U = extend(xp, s.V, s.U, w, j + 1, size, random, is_far=True)
         H = put(xp, s.H, (..., slice(h.shape[-1]), j), h)
-        return self.add(s, v, beta, size, U=U, H=H)
+        return self.add(s, v, beta, size, U, H)
 
     def solve(self, H: Array) -> tuple[Array, Array]:
         """H Y = Y diag(values)"""
@@ -106,7 +106,7 @@ class ArnoldiRun(Restarted):
             return p
         # not between the two of a pair, which are neighbours
         last, following = s.values[p - 1], s.values[pick(xp, p < m, p, m - 1)]
-        mirrored = xp.abs(following - xp.conj(last)) <= 1e-6 * xp.abs(last)
+        mirrored = abs(following - xp.conj(last)) <= 1e-6 * abs(last)
         turning = (xp.imag(s.values) != 0) & (places_like(xp, s.values) < p)
         is_cut = (xp.imag(last) != 0) & mirrored & (p < m) & (xp.sum(turning) % 2 == 1)
         return p + plain(xp, pick(xp, plain(xp, is_cut), 1, 0))

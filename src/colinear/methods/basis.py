@@ -193,12 +193,7 @@ def extend(
     """
     known, before = rows(xp, V, j), norm(xp, w)
     w, h = orthogonalise(xp, known, w)
-    if is_far and (
-        U is not None
-        or xp.is_functional
-        or xp.peek(w) is None
-        or not bool(xp.all(norm(xp, w) > KEPT * before))
-    ):
+    if is_far and (U is not None or may_be_set(xp, norm(xp, w) <= KEPT * before)):
         w, more = orthogonalise(xp, known, w)
         h = h + more
     length = norm(xp, w)
@@ -247,9 +242,9 @@ def wanted(xp: Any, values: Array, which: str, shift: complex = 0.0) -> Array:
     shift."""
     values = values - shift if shift else values
     values = (
-        xp.abs(values)
+        abs(values)
         if which[1] == "M"
-        else xp.abs(xp.imag(values))
+        else abs(xp.imag(values))
         if which[1] == "I"
         else xp.real(values)
     )
@@ -304,7 +299,7 @@ def reflector(xp: Any, y: Array, j: Any) -> tuple[Array, Array, Array]:
     places = places_like(xp, y)
     x, e = xp.where(places >= j, y, 0), xp.astype(places == j, y.dtype)
     head, length = xp.sum(x * e, axis=-1), norm(xp, x)
-    size = xp.abs(head)
+    size = abs(head)
     phase = xp.where(size == 0, 1 + 0 * head, head / without_zeros(xp, size))
     u = x + (phase * length)[..., None] * e
     return normalised(xp, u)[0], -phase, length

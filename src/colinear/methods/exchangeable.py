@@ -79,7 +79,7 @@ class XNysTrace(SimpleEstimator):
 def range_of(xp: Any, Y: Array) -> tuple[Array, Array, Array, Array]:
     """Q and R of Y, the vectors s_i as columns of S, and whether the rank is lost, (*batch,)."""
     Q, R = xp.qr(Y)
-    size = xp.abs(xp.diagonal(R))
+    size = abs(xp.diagonal(R))
     largest = xp.max(size, axis=-1)
     lost = xp.min(size, axis=-1) <= LOST * math.sqrt(Y.shape[-2]) * xp.eps(Y.dtype) * largest
     eye = eye_like(xp, R)
@@ -100,9 +100,9 @@ class Estimates(NamedTuple):
         """The mean and its standard error; what Q alone gives where the rank is lost."""
         m = self.each.shape[-1]
         mean = xp.mean(self.each, axis=-1)
-        low = xp.sum(xp.abs(self.each - mean[..., None]) ** 2, axis=-1) / (m * max(1, m - 1))
+        low = xp.sum(abs(self.each - mean[..., None]) ** 2, axis=-1) / (m * max(1, m - 1))
         center = xp.mean(self.without, axis=-1)
-        high = xp.sum(xp.abs(self.without - center[..., None]) ** 2, axis=-1) * ((m - 1) / m)
+        high = xp.sum(abs(self.without - center[..., None]) ** 2, axis=-1) * ((m - 1) / m)
         error = (low * xp.maximum(high, low)) ** 0.25
         if lost is False:
             return mean, error
@@ -113,7 +113,7 @@ def _pairs(xp: Any, G: Array) -> tuple[Array, Array]:
     """For G_ij = s_i^H s_j: 1 / (1 - |G_ij|^2), the part of s_j beside s_i, and zero for i = j; and
     the mask of the others."""
     others = 1 - eye_like(xp, xp.real(G))
-    rest = xp.maximum(1 - xp.abs(G) ** 2, xp.eps(G.dtype) + 0 * others)
+    rest = xp.maximum(1 - abs(G) ** 2, xp.eps(G.dtype) + 0 * others)
     return others / rest, others
 
 
@@ -140,17 +140,15 @@ def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -
     # becomes v_i + Q e c with c = e^H Q^H ω_i.
     G = inner_products(xp, S, S)
     part, others = _pairs(xp, G)
-    square = xp.abs(G) ** 2
+    square = abs(G) ** 2
     Kt, bar = xp.matrix_transpose(K), xp.conj(G)
     inner = (xp.diagonal(K)[..., None, :] - G * Kt - bar * K + square * own(K)) * part  # e^H H e
     D, F = (xp.matrix_transpose(inner_products(xp, S, X)) for X in (P, inner_products(xp, Q, AV)))
     B = xp.matmul(inner_products(xp, V, Z), S)
     c, left = (X - bar * own(X) for X in (D, F))  # times sqrt(part)
     right = B - G * own(B)
-    forms = (
-        form[..., :, None] + part * (xp.conj(c) * left + right * c) + part * xp.abs(c) ** 2 * inner
-    )
-    lengths = length[..., :, None] + part * xp.abs(c) ** 2
+    forms = form[..., :, None] + part * (xp.conj(c) * left + right * c) + part * abs(c) ** 2 * inner
+    lengths = length[..., :, None] + part * abs(c) ** 2
     pairs = whole[..., None, None] - own(K) - inner + forms * ((n - m + 2) / lengths)
     return Estimates(each, xp.sum(pairs * others, axis=-2) / max(1, m - 1), whole)
 
@@ -173,7 +171,7 @@ def diagonal_estimates(xp: Any, W: Array, Q: Array, R: Array, S: Array, Z: Array
     # |G_ij|^2).
     G = inner_products(xp, S, S)
     part, _ = _pairs(xp, G)
-    bar, square = xp.conj(G) * part, xp.abs(G) ** 2 * part
+    bar, square = xp.conj(G) * part, abs(G) ** 2 * part
     removed = (
         both * xp.sum(part, axis=-2)[..., None, :]
         - left * xp.matmul(right, bar)
@@ -206,14 +204,14 @@ def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Estimates, Array]:
     D = inner_products(xp, F, F)
     overlap = xp.cholesky_solve(xp.cholesky(inner_products(xp, W, W))[0], eye)
     g, d, o = (xp.real(xp.diagonal(X)) for X in (inverse, D, overlap))
-    whole = xp.sum(xp.abs(B) ** 2, axis=(-2, -1)) - n * shift
+    whole = xp.sum(abs(B) ** 2, axis=(-2, -1)) - n * shift
     each = whole[..., None] + ((n - m + 1) * o - d) / g
     # Without ω_j too: 2 x 2 blocks of the inverses take the place of their diagonals.
     gi, di, oi = (x[..., :, None] for x in (g, d, o))
     gj, dj, oj = (x[..., None, :] for x in (g, d, o))
     least = xp.eps(Y.dtype)
-    block = xp.maximum(gi * gj - xp.abs(inverse) ** 2, least * gi * gj)
-    block_o = xp.maximum(oi * oj - xp.abs(overlap) ** 2, least * oi * oj)
+    block = xp.maximum(gi * gj - abs(inverse) ** 2, least * gi * gj)
+    block_o = xp.maximum(oi * oj - abs(overlap) ** 2, least * oi * oj)
     dropped = (gj * di + gi * dj - 2 * xp.real(inverse * xp.matrix_transpose(D))) / block
     pairs = whole[..., None, None] - dropped + (n - m + 2) * (gj / block) * (block_o / oj)
     others = 1 - eye_like(xp, g)

@@ -170,7 +170,7 @@ def filtered(
         target = SAFETY * max(ask.tol, 2 * xp.eps(X.dtype)) * size[..., None]
         right = every(xp, residual[..., :k] <= target)
         last = Ritz[..., k - 1]
-        below = xp.logical_or(last <= s.a + 1e-3 * (s.b - s.a), xp.asarray(s.degree == 1))
+        below = (last <= s.a + 1e-3 * (s.b - s.a)) | (s.degree == 1)
         b = xp.where(below, s.b, 1.5 * s.b + 0.1 * abs(s.b))
         a = xp.where(below, xp.minimum(Ritz[..., -1], b - 1e-3 * abs(b)), s.a)
         far, farthest = ((a - x) * 2 / xp.where(b > a, b - a, 1) for x in (last, least))

@@ -158,11 +158,11 @@ def step(xp: Any, product: Any, goal: Array, s: GMRESState) -> GMRESState:
     # the new column of the Hessenberg matrix, rotated; then one rotation more
     column = xp.matmul(Q[..., :, : known.shape[-2]], (h + more)[..., None])[..., 0]
     a = column[..., j]
-    length = xp.sqrt(xp.abs(a) ** 2 + after**2)
+    length = xp.sqrt(abs(a) ** 2 + after**2)
     # A vector of the basis that A sends to zero, up to rounding: to go along it would only make x
     # large.
     s.norm = xp.maximum(s.norm, before)
-    broken, vanished = xp.logical_not(xp.isfinite(before)), length <= ZERO_PIVOT * eps * s.norm
+    broken, vanished = ~xp.isfinite(before), length <= ZERO_PIVOT * eps * s.norm
     status = first_of(xp, s.status, broken, NONFINITE, vanished, SINGULAR)
     going = status == RUNNING
     on, pivot = going[..., None], xp.astype(length, a.dtype)[..., None]
@@ -174,7 +174,7 @@ def step(xp: Any, product: Any, goal: Array, s: GMRESState) -> GMRESState:
     m, places = H.shape[-1], places_like(xp, H)
     entries = xp.where(places < j, column[..., :m], xp.where(places == j, pivot, 0))
     s.H = put_row(xp, H, j, xp.where(on, entries, H[..., j, :]))
-    s.size = xp.where(going, (s.beta * xp.abs(lower[..., 0])) ** 2, s.size)
+    s.size = xp.where(going, (s.beta * abs(lower[..., 0])) ** 2, s.size)
     s.status = first_of(xp, status, s.size <= goal, SUCCESS)
     unit = w / without_zeros(xp, after)[..., None]
     s.V = put_row(xp, V, j + 1, xp.where((s.status == RUNNING)[..., None], unit, 0))
@@ -191,8 +191,8 @@ def combination(xp: Any, s: GMRESState) -> Array:
     y = xp.solve_triangular(U, right, lower=False)
     # A y that large is all rounding: H is singular, and the shortest of the y that do as well is
     # taken.
-    largest = xp.max(xp.abs(y), axis=(-2, -1)) * s.norm
-    absurd = xp.logical_not(largest * ZERO_PIVOT * xp.eps(y.dtype) <= s.beta)
+    largest = xp.max(abs(y), axis=(-2, -1)) * s.norm
+    absurd = ~(largest * ZERO_PIVOT * xp.eps(y.dtype) <= s.beta)
     # where torch compiles, no value can be looked at
     some = True if is_compiling() else xp.any(absurd & (s.beta > 0))
     shortest = xp.cond(some, lambda U, y: _shortest(xp, U, right), lambda U, y: y, U, y)

@@ -238,7 +238,7 @@ def tangent_times(
         # Where that space is closed its vectors have nothing to add: zero, and random vectors in U
         # and V do no harm.
         s.G = put_row(xp, s.G, j + 1, xp.where(ended[..., None], 0, following))
-        s.closed = xp.logical_or(s.closed, ended)
+        s.closed = s.closed | ended
         return s
 
     def coefficients(s: Triangle) -> Coefficients:

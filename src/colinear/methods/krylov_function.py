@@ -114,8 +114,8 @@ def function_times(
     def coefficients(s: KrylovState) -> Coefficients:
         T, is_closed = _small_matrix(xp, s, hermitian, has_pole)
         c, scale, doubt = small(T)
-        is_exact = xp.logical_or(is_closed, s.beta <= SMALL * xp.eps(start.dtype) * s.size)
-        is_exact = is_exact if n > m else xp.logical_or(is_exact, s.j + 0 * s.size >= n)
+        is_exact = is_closed | (s.beta <= SMALL * xp.eps(start.dtype) * s.size)
+        is_exact = is_exact | (s.j >= n)
         return Coefficients(widen(xp, c, m), scale, 0 * scale, doubt, is_exact)
 
     # f that has vanished wherever it was looked at says nothing
@@ -189,7 +189,7 @@ def converge(
         error = rest / without_zeros(xp, size) + xp.where(size == 0, vanished, 0)
         is_rounding = rest <= NOISE * xp.eps(c.dtype) * rounding
         settled = is_rounding & xp.isfinite(r.difference) & (size > 0 if vanished else True)
-        error = xp.where(xp.logical_or(is_exact, settled), 0 * error, error)
+        error = xp.where(is_exact | settled, 0 * error, error)
         error = xp.maximum(error, doubt)
         error = error if weight is None else xp.where(weight == 0, 0, error)
         return Converging(state, found, difference, error, every(xp, error <= tol))
@@ -235,7 +235,7 @@ def _small_matrix(
     filling = T[..., 0, :1]
     if has_pole:
         size = run.size[..., None]
-        is_near = xp.abs(filling) <= math.sqrt(xp.eps(T.dtype)) * size
+        is_near = abs(filling) <= math.sqrt(xp.eps(T.dtype)) * size
         filling = xp.where(is_near, xp.astype(size, T.dtype), filling)
     return within(xp, T, inside, filling), is_closed
 

@@ -99,7 +99,7 @@ class LanczosRun(Restarted):
         random = fresh(xp, self.noise, s.draws + j)
         _, beta, v, U = extend(xp, s.V, s.U, w, j + 1, size, random)
         H = put(xp, s.H, (..., j, j), xp.astype(alpha, s.H.dtype))
-        return self.add(s, v, beta, size, U=U, H=H)
+        return self.add(s, v, beta, size, U, H)
 
     def _recur(
         self, ops: Any, s: KrylovState, j: Any, beta: Any, size: Any

@@ -190,7 +190,7 @@ class Loop:
 
             def going(run: Run) -> Any:
                 runs = xp.any(run.state.status == RUNNING) & (run.iteration < limit)
-                return runs if run.stopped is None else runs & xp.logical_not(run.stopped)
+                return runs if run.stopped is None else runs & ~run.stopped
 
             def advance(run: Run) -> Run:
                 each = run.each + (run.state.status == RUNNING)

@@ -214,9 +214,9 @@ def step(xp: Any, multiply: Any, precondition: Any, s: Runs) -> Array:
     V = W if precondition is None else precondition(W)
     square = xp.real(xp.column_dot(W, V))
     beta = xp.sqrt(xp.where(square > 0, square, 0))
-    s.size = xp.maximum(s.size, xp.abs(alpha) + beta)
+    s.size = xp.maximum(s.size, abs(alpha) + beta)
     # Not finite stays so: the run goes on, and is seen.
-    alive = xp.logical_and(s.alive, xp.logical_not(beta <= SMALL * xp.eps(W.dtype) * s.size))
+    alive = s.alive & ~(beta <= SMALL * xp.eps(W.dtype) * s.size)
     alpha = xp.where(s.alive, alpha, 0)
     s.beta, s.alive = xp.where(alive, beta, 0), alive
     scale = _beside(xp, xp.where(alive, 1 / xp.where(alive, beta, 1), 0), W)
@@ -273,8 +273,8 @@ def first_column(xp: Any, alpha: Array, beta: Array, of: Any, after: Any = None)
 def relative_tail(xp: Any, column: Any) -> Any:
     """How small the last two numbers of f(T) e_1 are beside all of them, for each run: the run is
     long enough if they are."""
-    size = xp.sum(xp.abs(column) ** 2, axis=0)
-    return xp.sqrt(xp.sum(xp.abs(column[-2:]) ** 2, axis=0) / positive_or_one(xp, size))
+    size = xp.sum(abs(column) ** 2, axis=0)
+    return xp.sqrt(xp.sum(abs(column[-2:]) ** 2, axis=0) / positive_or_one(xp, size))
 
 
 def _eigenpairs(xp: Any, alpha: Array, beta: Array, after: Any) -> tuple[Array, Array]:

@@ -87,7 +87,7 @@ class KrylovState(NamedTuple):
     H: Array  # (*lanes, m + 1, m), A in the basis; of Lanczos the lower triangle
     values: Array  # (*lanes, m), Ritz values, the wanted first
     Y: Array  # (*lanes, m, m), their vectors in the basis
-    P: Any  # of Golub-Kahan: the left ones; else None
+    P: Array  # the same, but of Golub-Kahan the left ones: the last row gives the residuals
     residual: Array  # (*lanes, m), estimated
     beta: Array  # (*lanes,), of the last step
     size: Array  # (*lanes,), of A as seen so far
@@ -109,8 +109,8 @@ class KrylovState(NamedTuple):
 
     @property
     def matvecs(self) -> Any:
-        """The products so far: one for each step, or one with A and one with A^H."""
-        return self.iterations if self.P is None else 2 * self.iterations
+        """The products with A so far: one for each step."""
+        return self.iterations
 
 
 class Restarted:
@@ -153,29 +153,30 @@ class Restarted:
         """One more vector."""
         raise NotImplementedError
 
-    def solve(self, H: Array) -> tuple[Array, Array]:
-        """The eigenvalues of the small matrix, and vectors of norm 1."""
+    def solve(self, H: Array) -> tuple[Array, ...]:
+        """The eigenvalues of the small matrix, and vectors of norm 1, right and left."""
         raise NotImplementedError
 
     def subspace(self, s: KrylovState, p: Any) -> tuple[Array, Array, Array]:
         """Orthonormal Q whose first p columns belong to the best p values, A in the basis V Q, and
         the last row of Q, or of the left vectors: here Y, in which A is diagonal."""
-        values = self.xp.astype(s.values, s.V.dtype)
-        last = (s.Y if s.P is None else s.P)[..., s.j - 1, :]
-        return s.Y, self.xp.make_diagonal(values), last
+        values = self.xp.make_diagonal(self.xp.astype(s.values, s.V.dtype))
+        return s.Y, values, s.P[..., s.j - 1, :]
 
-    def add(self, s: KrylovState, v: Array, beta: Array, size: Array, **others: Any) -> KrylovState:
+    def add(
+        self, s: KrylovState, v: Array, beta: Array, size: Array, U: Array, H: Array
+    ) -> KrylovState:
         """The state with one more vector v of the basis, of which A v_j has beta; A is of this
         size."""
-        xp, H = self.xp, others.pop("H", s.H)
+        xp, j = self.xp, s.j + 1
         return s._replace(
-            V=put_row(xp, s.V, s.j + 1, v),
-            H=put(xp, H, (..., s.j + 1, s.j), xp.astype(beta, H.dtype)),
+            V=put_row(xp, s.V, j, v),
+            U=U,
+            H=put(xp, H, (..., j, s.j), xp.astype(beta, H.dtype)),
             beta=beta,
             size=size,
-            j=s.j + 1,
+            j=j,
             iterations=s.iterations + 1,
-            **others,
         )
 
     def initial(self) -> KrylovState:
@@ -192,7 +193,7 @@ class Restarted:
             H=H,
             values=residual,
             Y=H[..., :m, :],
-            P=None,
+            P=H[..., :m, :],
             residual=residual,
             beta=residual[..., 0],
             size=residual[..., 0],
@@ -246,14 +247,14 @@ class Restarted:
         # outside, what is no eigenvalue of A
         far = xp.where(xp.isfinite(s.size), 3 * s.size + 1, 1)[..., None]
         H = xp.where(xp.isfinite(H), H, 0)
-        values, Y = self.solve(within(xp, H, inside, xp.astype(far, H.dtype)))
-        is_none = xp.vector_norm(xp.where(inside[:, None], 0 * Y, Y), axis=-2) > 0.5
-        score = xp.where(is_none, math.inf, self.score(values))
+        values, *vectors = self.solve(within(xp, H, inside, xp.astype(far, H.dtype)))
+        outside = xp.where(inside[:, None], 0, vectors[0])
+        score = xp.where(xp.vector_norm(outside, axis=-2) > 0.5, math.inf, self.score(values))
         order = xp.argsort(score, axis=-1, stable=True)
-        Y = take_columns(xp, Y, order)
-        residual = s.beta[..., None] * xp.abs(Y[..., s.j - 1, :])
+        Y, P = (take_columns(xp, X, order) for X in (vectors[0], vectors[-1]))
+        residual = s.beta[..., None] * abs(P[..., s.j - 1, :])
         values = xp.take_along_axis(values, order, axis=-1)
-        return s._replace(values=values, Y=Y, residual=residual)
+        return s._replace(values=values, Y=Y, P=P, residual=residual)
 
     def judge(self, s: KrylovState, begun: Any) -> KrylovState:
         """Whether the wanted pairs are known to be the best; if they have but converged, begin to
@@ -261,9 +262,9 @@ class Restarted:
         xp, ask, k, eps = self.xp, self.ask, self.ask.k, self.xp.eps(s.V.dtype)
         # The size that is kept is that of products alone: Ritz values of an A that is not
         # self-adjoint, as was claimed, may be anything.
-        known = xp.where(places_like(xp, s.H) < s.j, xp.abs(s.values), 0 * s.residual)
+        known = xp.where(places_like(xp, s.H) < s.j, abs(s.values), 0 * s.residual)
         size = xp.maximum(s.size, xp.max(known, axis=-1))[..., None]
-        against = xp.maximum(xp.abs(s.values), eps ** (2 / 3) * size) if ask.relative else size
+        against = xp.maximum(abs(s.values), eps ** (2 / 3) * size) if ask.relative else size
         target = SAFETY * max(ask.tol, 2 * eps) * against + 0 * s.residual
         close = s.residual <= target
         converged = every(xp, close[..., :k]) & (self.looks_early or s.j >= ask.m)
@@ -280,8 +281,8 @@ class Restarted:
         score = self.score(s.values)
         far = score[..., k] - score[..., k - 1] > self.departure * s.residual[..., k]
         # the next pair is surely none of the wanted
-        is_none = every(xp, xp.logical_or(close[..., k], far))
-        same = xp.abs(score[..., :k] - s.found) <= ask.tol * s.size[..., None]
+        is_none = every(xp, close[..., k] | far)
+        same = abs(score[..., :k] - s.found) <= ask.tol * s.size[..., None]
         same = every(xp, same)  # as when the look began
         looking, tired = s.looked > 0, s.iterations >= 2 * s.looked
         again = converged & ((looking ^ True) | ((same ^ True) & is_none))

@@ -252,7 +252,7 @@ def ratio_to_goal(xp: Any, s: Mean, tol: float, confidence: float, event: int) -
     """The half width of the confidence interval over tol times the estimate: at most 1 if the
     tolerance is met."""
     error = standard_error(xp, s.count, s.spread, event)
-    size = xp.abs(s.mean)
+    size = abs(s.mean)
     if event:
         error, size = (xp.sqrt(xp.sum(x**2, axis=-1)) for x in (error, size))
     half = quantile(confidence, xp.where(s.count > 1, s.count - 1, 1)) * error
@@ -275,9 +275,9 @@ def _numbers(
     new = xp.sum(xp.astype(good, spread.dtype), axis=-1)
     total = count + new
     center = xp.sum(xp.where(mask, X, 0), axis=-1) / positive_or_one(xp, new)[wide]
-    inside = xp.sum(xp.where(mask, xp.abs(X - center[..., None]) ** 2, 0), axis=-1)
+    inside = xp.sum(xp.where(mask, abs(X - center[..., None]) ** 2, 0), axis=-1)
     step, share = center - mean, (new / positive_or_one(xp, total))[wide]
-    return total, mean + step * share, spread + inside + xp.abs(step) ** 2 * count[wide] * share
+    return total, mean + step * share, spread + inside + abs(step) ** 2 * count[wide] * share
 
 
 def worse(xp: Any, a: Any, b: Any) -> Any:
@@ -331,16 +331,12 @@ def averaged(
 
     def is_open(s: Mean) -> Any:
         ratio = ratio_to_goal(xp, s, tol, confidence, event)
-        ratio = xp.where(s.count >= min(FEWEST, most), ratio, 2)
-        hopeless = xp.logical_and(s.count >= min(FEWEST, most), ratio**2 * s.count > reach)
-        return xp.any(xp.logical_and(ratio > 1, xp.logical_not(hopeless)))
+        is_believed = s.count >= min(FEWEST, most)
+        ratio = xp.where(is_believed, ratio, 2)
+        return xp.any((ratio > 1) & ~(is_believed & (ratio**2 * s.count > reach)))
 
     def going(s: Mean) -> Any:
-        return (
-            xp.logical_and(is_open(s), s.drawn + width <= most)
-            if traced
-            else s.drawn + width <= most and bool(is_open(s))
-        )
+        return is_open(s) & (s.drawn + width <= most)
 
     if traced:
         begin = first._replace(status=xp.asarray(0), drawn=xp.asarray(0), block=xp.asarray(0))
@@ -414,7 +410,7 @@ def product(xp: Any, multiply: LinearMap, Z: Array) -> tuple[Array, Array, Any]:
         status = worse(xp, status, int(worst) if isinstance(worst, int) else worst)
         converged = xp.asarray(info.converged)
         if converged.shape[-1:] in ((), Z.shape[-1:]):
-            good = xp.logical_and(good, converged)
+            good = good & converged
     return Y, good, status
 
 

@@ -23,6 +23,9 @@ import numpy as np
 DTYPES = ("float32", "float64", "complex64", "complex128")
 LEAST_PIVOT = 1e-6  # of a matrix with a unit diagonal
 SHIFTS = (0.0, 1e-3, 1e-2, 0.05, 0.2, 1.0, 5.0)  # of incomplete factors, one after the other
+# Elimination of a triangular matrix in the given order changes nothing, and fills in nothing, if no
+# columns are made alike (relax) to go together.
+IN_ORDER = {"permc_spec": "NATURAL", "diag_pivot_thresh": 0.0, "relax": 1}
 CHUNK = 1 << 22  # pairs of entries looked at together
 
 
@@ -109,10 +112,9 @@ class SparseLU(HostFactor):
         matrix = csc_array(stacked_matrix(data, indptr, columns))
         self._columns, self._rows = order, order if definite or symmetric else None
         options: dict[str, Any] = {}
-        if is_triangular(indptr, columns):
-            # Elimination in the given order changes nothing, and fills in nothing, if no columns
-            # are made alike (relax) to go together.
-            options = {"permc_spec": "NATURAL", "diag_pivot_thresh": 0.0, "relax": 1}
+        is_exact = is_triangular(indptr, columns)
+        if is_exact:
+            options = dict(IN_ORDER)
         elif definite or symmetric:
             threshold = 0.0 if definite else 0.1
             options = {
@@ -124,12 +126,11 @@ class SparseLU(HostFactor):
             matrix = matrix[:, order] if self._rows is None else matrix[:, order][order]
             options["permc_spec"] = "NATURAL"
         try:
-            if incomplete is None or is_triangular(indptr, columns):
+            if incomplete is None or is_exact:
                 self.factors = splu(matrix, **options)
             else:
-                self.factors = spilu(
-                    matrix, drop_tol=incomplete[0], fill_factor=incomplete[1], **options
-                )
+                drop_tol, fill = incomplete
+                self.factors = spilu(matrix, drop_tol=drop_tol, fill_factor=fill, **options)
         except RuntimeError as error:
             raise ArithmeticError(str(error)) from error
 
@@ -181,18 +182,10 @@ def stacked_matrix(data: Any, indptr: Any, columns: Any) -> Any:
     """The matrices of a batch, (*batch, nnz), as the blocks of one block-diagonal SciPy matrix."""
     from scipy.sparse import csr_array
 
-    n, count = len(indptr) - 1, math.prod(data.shape[:-1])
-    if count == 1:
-        return csr_array((data.reshape(-1), columns, indptr), shape=(n, n))
-    starts = np.concatenate(
-        [np.asarray(indptr[:-1]) + k * len(columns) for k in range(count)]
-        + [[count * len(columns)]]
-    )
-    places = (
-        np.concatenate([np.asarray(columns) + k * n for k in range(count)])
-        if count
-        else np.zeros(0, int)
-    )
+    n, nnz, count = len(indptr) - 1, len(columns), math.prod(data.shape[:-1])
+    block = np.arange(count)[:, None]
+    starts = np.append(np.asarray(indptr[:-1]) + nnz * block, count * nnz)
+    places = np.reshape(np.asarray(columns) + n * block, -1)
     return csr_array((data.reshape(-1), places, starts), shape=(count * n, count * n))
 
 
@@ -327,15 +320,9 @@ class IncompleteCholesky(HostFactor):
             raise ArithmeticError("pivots that are not positive, with any weight on the diagonal")
         L, self.order = found
         L = csc_array(diags_array(root[self.order]) @ L)
-        # Triangular already: elimination in the given order changes nothing, and SuperLU's solves
-        # are compiled.
-        self.factor = splu(
-            csc_array(L, dtype=data.dtype),
-            permc_spec="NATURAL",
-            diag_pivot_thresh=0.0,
-            relax=1,
-            options={"Equil": False},
-        )
+        # Triangular already: SuperLU's solves are compiled.
+        L = csc_array(L, dtype=data.dtype)
+        self.factor = splu(L, **IN_ORDER, options={"Equil": False})
         self.flops = 4.0 * L.nnz
 
     def solve_columns(self, B: Any, form: str) -> Any:
@@ -355,19 +342,16 @@ def _by_threshold(A: Any, drop_tol: float, fill: float) -> Any:
     from scipy.sparse.linalg import spilu
 
     def factor(shift: float) -> Any:
-        # SuperLU's minimum degree of A + A^T takes minutes where rows have a dozen far entries;
-        # this order takes none.
-        options = {
-            "permc_spec": "COLAMD",
-            "diag_pivot_thresh": 0.0,
-            "options": {"SymmetricMode": True},
-        }
         try:
             ilu = spilu(
                 csc_array(A + shift * eye_array(A.shape[0])),
-                drop_tol=drop_tol,
-                fill_factor=fill,
-                **options,
+                drop_tol,
+                fill,
+                # SuperLU's minimum degree of A + A^T takes minutes where rows have a dozen far
+                # entries; this order takes none.
+                permc_spec="COLAMD",
+                diag_pivot_thresh=0.0,
+                options={"SymmetricMode": True},
             )
         except RuntimeError:  # an exactly zero pivot
             return None
@@ -404,11 +388,8 @@ class _Plan:
     conj(l_jk)) / l_jj, k < j."""
 
     def __init__(self, lower: Any):
-        n, starts, rows = (
-            lower.shape[0],
-            lower.indptr.astype(np.int64),
-            lower.indices.astype(np.int64),
-        )
+        n = lower.shape[0]
+        starts, rows = (x.astype(np.int64) for x in (lower.indptr, lower.indices))
         columns = np.repeat(np.arange(n), np.diff(starts))
         level = _levels(lower)
         self.first = starts[:-1]  # of each column: its diagonal
@@ -431,10 +412,8 @@ class _Plan:
         entries, products = self.entries.tolist(), self.products.tolist()
         for lo, hi, first, last in zip(entries, entries[1:], products, products[1:]):
             if last > first:
-                terms, where = (
-                    L[left[first:last]] * L[right[first:last]].conj(),
-                    target[first:last] - lo,
-                )
+                terms = L[left[first:last]] * L[right[first:last]].conj()
+                where = target[first:last] - lo
                 L[lo:hi] -= np.bincount(where, terms.real, hi - lo)
                 if is_complex:
                     L[lo:hi] -= 1j * np.bincount(where, terms.imag, hi - lo)
@@ -464,11 +443,7 @@ def _products(n: int, starts: Any, rows: Any, columns: Any) -> Any:
     second = np.flatnonzero(rows > columns)
     counts = starts[columns[second] + 1] - second
     found: list[Any] = [np.zeros((3, 0), np.int64)]
-    cuts = (
-        np.searchsorted(np.cumsum(counts), np.arange(0, counts.sum() + CHUNK, CHUNK))
-        if len(counts)
-        else [0]
-    )
+    cuts = np.searchsorted(np.cumsum(counts), np.arange(0, counts.sum() + CHUNK, CHUNK))
     for start, end in zip(cuts, [*cuts[1:], len(second)]):
         each, much = second[start:end], counts[start:end]
         right = np.repeat(each, much)

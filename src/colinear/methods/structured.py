@@ -35,26 +35,21 @@ def few_pairs(diag: Any, beside: Any, k: int, which: str) -> tuple[Any, Any]:
         return all_pairs(diag, beside, n - k, n)
     if which in ("SA", "SR"):
         return all_pairs(diag, beside, 0, k)
-    if which == "LM" and 2 * k < n:  # they are at the ends
-        ends = np.concatenate(
-            [
-                tridiagonal_eigenvalues(diag, beside, 0, k),
-                tridiagonal_eigenvalues(diag, beside, n - k, n),
-            ]
-        )
-        low = int((np.argsort(-np.abs(ends), kind="stable")[:k] < k).sum())
-        parts = [
-            all_pairs(diag, beside, *ends) for ends in ((0, low), (n - k + low, n)) if np.diff(ends)
-        ]
-        values, vectors = zip(*parts)
-        return np.concatenate(values), np.concatenate(vectors, axis=1)
-    order = np.argsort(
-        np.abs(tridiagonal_eigenvalues(diag, beside, 0, n)) * (-1 if which == "LM" else 1),
-        kind="stable",
-    )[:k]
-    values, vectors = all_pairs(diag, beside, order.min(), order.max() + 1)
-    kept = np.sort(order) - order.min()
-    return values[kept], vectors[:, kept]
+    if which == "LM" and 2 * k < n:
+        ends = ((0, k), (n - k, n))
+        values = np.concatenate([tridiagonal_eigenvalues(diag, beside, *end) for end in ends])
+    else:
+        values = tridiagonal_eigenvalues(diag, beside)
+    # The smallest magnitudes are neighbours, from a first place on; the largest stand before and
+    # behind the others.
+    size, count = np.abs(values), k if which == "SM" else len(values) - k
+    first = int(np.argmin(np.maximum(size[: len(size) - count + 1], size[count - 1 :])))
+    if which == "SM":
+        return all_pairs(diag, beside, first, first + k)
+    ends = ((0, first), (n - k + first, n))
+    parts = [all_pairs(diag, beside, *end) for end in ends if end[0] < end[1]]
+    found, vectors = zip(*parts)
+    return np.concatenate(found), np.concatenate(vectors, axis=1)
 
 
 def tridiagonal_eigenvalues(diag: Any, beside: Any, first: int = 0, last: Any = None) -> Any:
@@ -238,12 +233,10 @@ def parity(perm: Any) -> int:
     from scipy.sparse.csgraph import connected_components
 
     n = len(perm)
-    cycles = (
-        connected_components(csr_array((np.ones(n), perm, np.arange(n + 1)), shape=(n, n)))[0]
-        if n
-        else 0
-    )
-    return 1 - 2 * int((n - cycles) % 2)
+    if not n:
+        return 1
+    graph = csr_array((np.ones(n), perm, np.arange(n + 1)), shape=(n, n))
+    return 1 - 2 * int((n - connected_components(graph)[0]) % 2)
 
 
 def _lapack(name: str, *arrays: Any) -> Any:
@@ -254,15 +247,12 @@ def _lapack(name: str, *arrays: Any) -> Any:
 
 def tridiagonal_slogdet(lower: Any, diag: Any, upper: Any) -> tuple[Any, Any]:
     """By LU with partial pivoting along three diagonals, 10 n flops."""
-    if len(diag) < 3:  # LAPACK's wrapper refuses empty diagonals
-        minor = diag[0] if len(diag) == 1 else diag[0] * diag[1] - lower[0] * upper[0]
-        return of_pivots(np.asarray([minor]))
-    dtype = np.result_type(lower, diag, upper, np.float32)
-    diag = diag.astype(dtype, copy=False)
-    _, pivots, _, _, swaps, _ = _lapack("gttrf", diag)(
-        *(x.astype(dtype, copy=False) for x in (lower, diag, upper))
-    )
-    n = len(diag)
+    n, bands = len(diag), (lower, diag, upper)
+    if n < 3:  # LAPACK's wrapper refuses empty diagonals
+        return banded_slogdet(bands, (-1, 0, 1), n)
+    dtype = np.result_type(*bands, np.float32)
+    bands = tuple(x.astype(dtype, copy=False) for x in bands)
+    _, pivots, _, _, swaps, _ = _lapack("gttrf", bands[1])(*bands)
     # row i, counted from 1, was swapped with i or i + 1
     swapped = int(np.sum(swaps, dtype=np.int64)) - n * (n + 1) // 2
     return of_pivots(pivots, 1 - 2 * (swapped % 2))
@@ -283,24 +273,22 @@ def sparse_slogdet(data: Any, structure: Any, positive: bool) -> tuple[Any, Any]
     factors sparser."""
     from scipy.sparse import csr_array
 
-    wide = data.astype(np.complex128 if data.dtype.kind == "c" else np.float64)
+    wide = data.astype(np.result_type(data, np.float64))
     S = csr_array((wide, structure.columns, structure.indptr), shape=structure.shape)
     if not np.isfinite(wide).all():
         return np.nan, np.nan
     if structure.is_triangular:
         return of_pivots(S.diagonal())
 
-    def factored(definite: bool) -> Any:
-        return SparseLU(wide, structure.indptr, structure.columns, definite).factors
-
     try:
-        factors = factored(positive)
+        factors = SparseLU(wide, structure.indptr, structure.columns, positive).factors
         if positive:
             p = np.cos(np.arange(structure.shape[0]))
             x = factors.solve(p.astype(wide.dtype))
             size = np.linalg.norm(p) + np.abs(wide).max() * np.linalg.norm(x)
             if not np.linalg.norm(S @ x - p) <= PROBE * size:
-                factors = factored(False)  # it was not positive definite after all
+                # it was not positive definite after all
+                return sparse_slogdet(data, structure, positive=False)
     except ArithmeticError:  # exactly singular
         return 0.0, -np.inf
     return of_pivots(factors.U.diagonal(), parity(factors.perm_r) * parity(factors.perm_c))

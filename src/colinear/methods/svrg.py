@@ -199,7 +199,7 @@ def svrg(
             kept, lost = pace(xp, step, s, finite, finite & (gain > 0), going)
             grown = size > GROWTH * s.least
             hopeless, at_floor = lost | (grown & kept), s.least <= FLOOR * xp.eps(B.dtype)
-            bent = xp.logical_not(curved) & grown & finite
+            bent = ~curved & grown & finite
             reached = kept & (size <= solve.tol)
             failures = hopeless & at_floor, STAGNATION, hopeless, BREAKDOWN
             s.status = first_of(xp, s.status, reached, SUCCESS, bent, INDEFINITE, *failures)
@@ -283,11 +283,11 @@ def pace(
 ) -> tuple[Array, Array]:
     """Whether the anchor moves, and whether all is lost, by whether an epoch has helped. Of those
     that go on how often it did not is counted, and the step, if it is ours, is halved then."""
-    harmed = xp.logical_not(helped)
+    harmed = ~helped
     strikes = xp.where(harmed, s.strikes + 1, s.strikes if step is None else 0)
     s.strikes = strikes
     if step is not None:
-        return finite, (strikes >= STRIKES) | xp.logical_not(finite)
+        return finite, (strikes >= STRIKES) | ~finite
     s.rate = xp.where(harmed & going, s.rate / 2, s.rate)
     return helped, strikes >= HALVINGS
 

@@ -104,7 +104,7 @@ def svrg_subspace(
 
     def judge(s: SubspaceState) -> Array:
         """Set |A| and the relative residual by the pairs; whether these are settled."""
-        s.norm = xp.maximum(s.norm, xp.max(xp.abs(s.values), axis=-1, keepdims=True))
+        s.norm = xp.maximum(s.norm, xp.max(abs(s.values), axis=-1, keepdims=True))
         s.size = (s.residual / positive_or_one(xp, s.norm)) ** 2
         return xp.all(settled(s.values, s.residual, s.norm), axis=-1, keepdims=True)
 

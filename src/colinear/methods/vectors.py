@@ -266,7 +266,7 @@ class Columns:
 
     def infinite(self, a: Array) -> Array:
         """Whether a number is infinite or none."""
-        return self.xp.logical_not(self.xp.isfinite(a))
+        return ~self.xp.isfinite(a)
 
     def first(self, code: Array, *cases: Any) -> Array:
         """The codes of the columns after a step, by cases: a flag, a code, and so on."""
