@@ -46,10 +46,14 @@ class Method:
         """The relative residual asked for: `tol`, or the square root of the dtype's epsilon."""
         return math.sqrt(xp.eps(dtype)) if self.tol is None else self.tol
 
+    def without_arrays(self) -> Any:
+        """The same method as something static, hashable by value."""
+        arrays = {name: None for name in ("x0", "preconditioner") if hasattr(self, name)}
+        return replace(self, **arrays)  # type: ignore[type-var]
+
     def __post_init__(self) -> None:
-        if self.tol is not None and not (
-            isinstance(self.tol, (int, float, np.number)) and self.tol > 0
-        ):
+        is_number = isinstance(self.tol, (int, float, np.number))
+        if self.tol is not None and not (is_number and self.tol > 0):
             raise ValueError(
                 f"{self.name}: tol is {self.tol!r}; "
                 "it must be a positive number, or None for sqrt(eps) of the dtype."
@@ -62,6 +66,14 @@ def check_integer(method: Method, field: str, least: int, what: str) -> None:
     is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
     if value is not None and not (is_integer and value >= least):
         raise ValueError(f"{method.name}: {field} is {value!r}; it must be {what}.")
+
+
+def check_choice(method: Method, field: str, choices: tuple[str, ...]) -> None:
+    """Raise an error if a field of the method is none of some words."""
+    value = getattr(method, field, choices[0])
+    if value not in choices:
+        names = ", ".join(map(repr, choices))
+        raise ValueError(f"{method.name}: {field} is {value!r}; it must be one of {names}.")
 
 
 def check_callback(method: Any) -> None:
@@ -199,15 +211,8 @@ class Iterative(Method):
         super().__post_init__()
         check_integer(self, "max_iters", 0, "an integer that is not negative")
         check_callback(self)
-        if self.precision is not None and self.precision not in _LOW:
-            raise ValueError(
-                f"{self.name}: precision is {self.precision!r}; "
-                f"it must be one of {', '.join(map(repr, _LOW))}."
-            )
-
-    def without_arrays(self) -> Any:
-        """The same method as something static, hashable by value."""
-        return replace(self, preconditioner=None, x0=None)
+        if self.precision is not None:
+            check_choice(self, "precision", _LOW)
 
     def iterations(self, m: int, n: int) -> int:
         """The most iterations for an m x n operator."""
@@ -279,10 +284,7 @@ class Spectral(Method):
         check_integer(self, "max_iters", 1, "a positive integer")
         check_callback(self)
         check_integer(self, "basis", 2, "an integer of at least 2")
-        how = getattr(self, "orthogonalisation", ORTHOGONALISATIONS[0])
-        if how not in ORTHOGONALISATIONS:
-            names = " or ".join(map(repr, ORTHOGONALISATIONS))
-            raise ValueError(f"{self.name}: orthogonalisation is {how!r}; it must be {names}.")
+        check_choice(self, "orthogonalisation", ORTHOGONALISATIONS)
         shift = getattr(self, "shift", None)
         if shift is not None and not isinstance(shift, self.shift_type):
             kind = "a real number" if self.shift_type is Real else "a number"
@@ -295,13 +297,6 @@ class Spectral(Method):
         """Whether A is taken as a whole: rules that split it would give its parts a shift that is
         meant for A."""
         return getattr(self, "shift", None) is not None
-
-    def without_arrays(self) -> Any:
-        """The same method as something static, hashable by value."""
-        arrays: dict[str, Any] = {
-            name: None for name in ("x0", "preconditioner") if hasattr(self, name)
-        }
-        return replace(self, **arrays)
 
     @property
     def advice(self) -> str:

@@ -18,7 +18,7 @@ was tried, and it is what is reported.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from ..backends import Array, adjoint, eye_like, hermitian, inner_products, positive_or_one
 from ..properties import POSITIVE_SEMIDEFINITE
@@ -88,25 +88,19 @@ def range_of(xp: Any, Y: Array) -> tuple[Array, Array, Array, Array]:
     return Q, R, S / xp.vector_norm(S, axis=-2, keepdims=True), lost
 
 
-class Estimates(NamedTuple):
-    """m estimates along the last axis, their means without each of the vectors, and what the range
-    Q alone gives."""
-
-    each: Array
-    without: Array
-    whole: Array
-
-    def summary(self, xp: Any, lost: Any = False) -> tuple[Array, Array]:
-        """The mean and its standard error; what Q alone gives where the rank is lost."""
-        m = self.each.shape[-1]
-        mean = xp.mean(self.each, axis=-1)
-        low = xp.sum(abs(self.each - mean[..., None]) ** 2, axis=-1) / (m * max(1, m - 1))
-        center = xp.mean(self.without, axis=-1)
-        high = xp.sum(abs(self.without - center[..., None]) ** 2, axis=-1) * ((m - 1) / m)
-        error = (low * xp.maximum(high, low)) ** 0.25
-        if lost is False:
-            return mean, error
-        return xp.where(lost, self.whole, mean), xp.where(lost, 0, error)
+def summary(
+    xp: Any, each: Array, without: Array, whole: Array, lost: Any = False
+) -> tuple[Array, Array]:
+    """The mean of m estimates along the last axis, and its standard error, by their means without
+    each of the vectors; `whole`, what the range Q alone gives, where the rank is lost."""
+    m = each.shape[-1]
+    mean, center = xp.mean(each, axis=-1), xp.mean(without, axis=-1)
+    low = xp.sum(abs(each - mean[..., None]) ** 2, axis=-1) / (m * max(1, m - 1))
+    high = xp.sum(abs(without - center[..., None]) ** 2, axis=-1) * ((m - 1) / m)
+    error = (low * xp.maximum(high, low)) ** 0.25
+    return (
+        (mean, error) if lost is False else (xp.where(lost, whole, mean), xp.where(lost, 0, error))
+    )
 
 
 def _pairs(xp: Any, G: Array) -> tuple[Array, Array]:
@@ -117,8 +111,10 @@ def _pairs(xp: Any, G: Array) -> tuple[Array, Array]:
     return others / rest, others
 
 
-def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -> Estimates:
-    """The m estimates of XTrace, (*batch, m); from Ω = W, Y = A Ω, its range Q, and Z = A Q.
+def trace_summary(
+    xp: Any, lost: Array, W: Array, Y: Array, Q: Array, S: Array, Z: Array
+) -> tuple[Array, Array]:
+    """XTrace and its standard error; from Ω = W, Y = A Ω, its range Q, and Z = A Q.
 
     With t = Q^H ω - s s^H Q^H ω and v = ω - Q t, the part of ω outside: tr H - s^H H s + c v^H A v,
     where c makes v as long as the square root of the dimension that is left, n - m + 1.
@@ -131,8 +127,7 @@ def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -
     V = W - xp.matmul(Q, T)
     AV = Y - xp.matmul(Z, T)
     form = xp.vecdot(V, AV, axis=-2)
-    length = xp.real(xp.vecdot(V, V, axis=-2))
-    length = positive_or_one(xp, length)
+    length = positive_or_one(xp, xp.real(xp.vecdot(V, V, axis=-2)))
     whole = xp.sum(xp.diagonal(H), axis=-1)
     K = inner_products(xp, S, xp.matmul(H, S))
     each = whole[..., None] - xp.diagonal(K) + form * ((n - m + 1) / length)
@@ -150,11 +145,13 @@ def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -
     forms = form[..., :, None] + part * (xp.conj(c) * left + right * c) + part * abs(c) ** 2 * inner
     lengths = length[..., :, None] + part * abs(c) ** 2
     pairs = whole[..., None, None] - own(K) - inner + forms * ((n - m + 2) / lengths)
-    return Estimates(each, xp.sum(pairs * others, axis=-2) / max(1, m - 1), whole)
+    return summary(xp, each, xp.sum(pairs * others, axis=-2) / max(1, m - 1), whole, lost)
 
 
-def diagonal_estimates(xp: Any, W: Array, Q: Array, R: Array, S: Array, Z: Array) -> Estimates:
-    """The m estimates of XDiag, (*batch, n, m); from Ω = W (of entries of modulus 1), A Ω = Q R and
+def diagonal_summary(
+    xp: Any, lost: Array, W: Array, Q: Array, R: Array, S: Array, Z: Array
+) -> tuple[Array, Array]:
+    """XDiag and its standard errors; from Ω = W (of entries of modulus 1), A Ω = Q R and
     Z = A^H Q.
 
     diag(Q Q^H A) - (Q s) * conj(Z s) + conj(ω) * Q s s^H r, since what A ω has outside of the
@@ -180,12 +177,12 @@ def diagonal_estimates(xp: Any, W: Array, Q: Array, R: Array, S: Array, Z: Array
     )
     added = xp.matmul(outside, xp.astype(square, both.dtype)) - left * xp.matmul(W, bar)
     total = xp.sum(each, axis=-1)[..., None] - each - removed + added
-    return Estimates(each, total / max(1, m - 1), whole)
+    return summary(xp, each, total / max(1, m - 1), whole, lost[..., None])
 
 
-def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Estimates, Array]:
-    """The m estimates of XNysTrace, (*batch, m), and whether Ω^H A Ω is positive definite; from Ω =
-    W and Y = A Ω.
+def nystrom_summary(xp: Any, W: Array, Y: Array) -> tuple[Array, Array, Array]:
+    """XNysTrace, its standard error, and whether Ω^H A Ω is positive definite; from Ω = W and Y =
+    A Ω.
 
     With a shift of a rounding, H = Ω^H Y and g = diag(H^-1): tr(Y H^-1 Y^H) - |Y H^-1 e_i|^2 / g_i
     + c_i / g_i. c_i makes the part of ω_i outside of the others as long as the square root of the
@@ -214,24 +211,5 @@ def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Estimates, Array]:
     block_o = xp.maximum(oi * oj - abs(overlap) ** 2, least * oi * oj)
     dropped = (gj * di + gi * dj - 2 * xp.real(inverse * xp.matrix_transpose(D))) / block
     pairs = whole[..., None, None] - dropped + (n - m + 2) * (gj / block) * (block_o / oj)
-    others = 1 - eye_like(xp, g)
-    return Estimates(each, xp.sum(pairs * others, axis=-2) / max(1, m - 1), whole), positive
-
-
-# --------------------------------------------------------------------------------- as they are used
-
-
-def trace_summary(xp: Any, lost: Array, *arrays: Array) -> tuple[Array, Array]:
-    """XTrace and its standard error."""
-    return trace_estimates(xp, *arrays).summary(xp, lost)
-
-
-def diagonal_summary(xp: Any, lost: Array, *arrays: Array) -> tuple[Array, Array]:
-    """XDiag and its standard errors."""
-    return diagonal_estimates(xp, *arrays).summary(xp, lost[..., None])
-
-
-def nystrom_summary(xp: Any, W: Array, Y: Array) -> tuple[Array, Array, Array]:
-    """XNysTrace, its standard error, and whether A is seen to be positive."""
-    found, positive = nystrom_estimates(xp, W, Y)
-    return *found.summary(xp), positive
+    without = xp.sum(pairs * (1 - eye_like(xp, g)), axis=-2) / max(1, m - 1)
+    return *summary(xp, each, without, whole), positive

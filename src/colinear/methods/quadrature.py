@@ -34,7 +34,7 @@ from ..backends import Array, places_like, positive_or_one, zeros_like
 from ..properties import POSITIVE_SEMIDEFINITE
 from ..status import Status
 from . import cg
-from .base import check_integer
+from .base import check_choice, check_integer
 from .basis import count_of, pick, put
 from .iterate import multiplied
 from .loop import NO_MONITOR, Loop
@@ -122,11 +122,7 @@ class SLQ(Stochastic):
         super().__post_init__()
         interval = self.interval
         check_integer(self, "max_iters", 1, "a positive integer")
-        if self.quadrature not in QUADRATURES:
-            raise ValueError(
-                f"SLQ: quadrature is {self.quadrature!r}; "
-                f"it must be one of {', '.join(map(repr, QUADRATURES))}."
-            )
+        check_choice(self, "quadrature", QUADRATURES)
         if interval is not None and not (len(interval) == 2 and interval[0] < interval[1]):
             raise ValueError(
                 f"SLQ: interval is {interval!r}; it must be (low, high), low below high."

@@ -20,7 +20,7 @@ import numpy as np
 from ..backends import Array, get, inner_products, namespace_of, positive_or_one, program
 from ..info import recording
 from ..status import FIRST_FAILURE, Status, combine, failed
-from .base import Method, check_integer
+from .base import Method, check_choice, check_integer
 from .vectors import LinearMap
 
 SMALL = 2**31  # seeds below this are the same number in every framework
@@ -71,12 +71,7 @@ class Stochastic(Method):
                 f"{self.name}: confidence is {self.confidence!r}; it must lie between 0 and 1."
             )
         check_seed(self.name, self.seed)
-        distribution = getattr(self, "distribution", DISTRIBUTIONS[0])
-        if distribution not in DISTRIBUTIONS:
-            names = ", ".join(map(repr, DISTRIBUTIONS))
-            raise ValueError(
-                f"{self.name}: distribution is {distribution!r}; it must be one of {names}."
-            )
+        check_choice(self, "distribution", DISTRIBUTIONS)
 
     @property
     def most(self) -> int:
@@ -348,14 +343,6 @@ def averaged(
     return state, met if traced else bool(met)
 
 
-def worst_of(xp: Any, good: Array) -> Any:
-    """SUCCESS or NONFINITE, as a number where it can be seen."""
-    fine = xp.all(good)
-    if xp.is_traced(fine):
-        return xp.where(fine, int(Status.SUCCESS), int(Status.NONFINITE))
-    return int(Status.SUCCESS) if bool(fine) else int(Status.NONFINITE)
-
-
 def draw(
     xp: Any, gen: Any, distribution: str, shape: tuple[int, ...], dtype: Any, device: Any
 ) -> Array:
@@ -404,7 +391,11 @@ def product(xp: Any, multiply: LinearMap, Z: Array) -> tuple[Array, Array, Any]:
     """
     Y, failures = _recorded(multiply, Z)
     good = xp.all(xp.isfinite(Y), axis=-2)
-    status = worst_of(xp, good)
+    fine, failure = xp.all(good), int(Status.NONFINITE)
+    if xp.is_traced(fine):
+        status = xp.where(fine, int(Status.SUCCESS), failure)
+    else:
+        status = int(Status.SUCCESS) if bool(fine) else failure
     for info in failures:
         worst = combine([info._status])
         status = worse(xp, status, int(worst) if isinstance(worst, int) else worst)

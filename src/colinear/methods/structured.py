@@ -320,7 +320,7 @@ def toeplitz_slogdet(col: Any, row: Any) -> tuple[Any, Any, bool]:
     before = np.abs(G).max() * np.abs(B).max()
     pivots, sign, growth = np.zeros(n, complex), 1, 0.0
     for k in range(n):
-        column = (G[0, k:] * B[0, k] + G[1, k:] * B[1, k]) / (s[k:] - t[k])
+        column = B[:, k] @ G[:, k:] / (s[k:] - t[k])
         place = k + int(np.argmax(np.abs(column)))
         if place != k:
             sign = -sign
@@ -330,7 +330,7 @@ def toeplitz_slogdet(col: Any, row: Any) -> tuple[Any, Any, bool]:
         pivots[k] = pivot = column[0]
         if pivot == 0:
             break
-        line = (G[0, k] * B[0, k:] + G[1, k] * B[1, k:]) / (s[k] - t[k:])
+        line = G[:, k] @ B[:, k:] / (s[k] - t[k:])
         growth = max(growth, np.abs(G[:, k]).sum() * np.abs(B[:, k]).sum())
         G[:, k + 1 :] -= column[1:] / pivot * G[:, k, None]
         B[:, k + 1 :] -= line[1:] / pivot * B[:, k, None]

@@ -111,7 +111,7 @@ class SVRG(Iterative):
         return bool(A._term_count > 1)
 
     def without_arrays(self) -> Any:
-        return replace(self, preconditioner=None, x0=None, seed=static_seed(self.seed))
+        return replace(super().without_arrays(), seed=static_seed(self.seed))
 
     def batch_of(self, count: int) -> int:
         """The size of minibatches of so many terms."""
