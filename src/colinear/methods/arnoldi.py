@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Number
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +69,7 @@ class Arnoldi(Spectral):
     repeated: bool = True
     shift: complex | None = None
 
-    shift_type: ClassVar[Any] = Number
+    shift_type = Number
 
 
 class ArnoldiRun(Restarted):

@@ -16,7 +16,7 @@ from ..backends import Array
 from ..errors import MethodError
 from ..properties import CLOSED, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, strongest_names
 from ..status import Status
-from .iterate import Outcome, Products, solve_by_steps
+from .iterate import Outcome, Products, by_steps, solve_in_cycles
 
 
 class Method:
@@ -112,14 +112,14 @@ class Direct(Method):
 class Cholesky(Direct):
     """A = L L^H, for positive definite A: n^3 / 3 flops. Reads the lower triangle."""
 
-    needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
+    needs = POSITIVE_SEMIDEFINITE
 
 
 class LDL(Direct):
     """A = L D L^H with pivoting (Bunch and Kaufman), for self-adjoint A, definite or not: n^3 / 3
     flops. Reads the lower triangle."""
 
-    needs: ClassVar[int] = SELF_ADJOINT
+    needs = SELF_ADJOINT
 
 
 class LU(Direct):
@@ -133,7 +133,7 @@ class QR(Direct):
 class Eigh(Direct):
     """All eigenvalues and eigenvectors of self-adjoint A: about 9 n^3 flops."""
 
-    needs: ClassVar[int] = SELF_ADJOINT
+    needs = SELF_ADJOINT
 
 
 class Eig(Direct):
@@ -197,7 +197,8 @@ class Iterative(Method):
     progress: bool = False
     precision: str | None = None
 
-    is_iterative: ClassVar[bool] = True
+    is_iterative = True
+    recurrence: ClassVar[Any] = None  # what a cycle does; None if that is steps by `advance`
     needs_adjoint: ClassVar[bool] = False
     least_squares: ClassVar[bool] = False
     squares_operator: ClassVar[bool] = False  # whether it, and its preconditioner, are for A^H A
@@ -228,7 +229,8 @@ class Iterative(Method):
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
         """Run it on the columns of B; `options` are tol, max_iters, X0 and watch."""
-        return solve_by_steps(xp, self.advance, products, B, **options)
+        recurrence = self.recurrence or by_steps(self.advance)
+        return solve_in_cycles(xp, recurrence.cycle, products, B, **options)
 
     def advance(self, ops: Any, s: Any) -> Any:
         """Make one step, for a method that only needs x and its residual r: change `s.x` and `s.r`.
@@ -276,7 +278,7 @@ class Spectral(Method):
     callback: Callable[[Any], Any] | None = None
     progress: bool = False
 
-    is_iterative: ClassVar[bool] = True
+    is_iterative = True
     shift_type: ClassVar[Any] = None  # what a `shift` may be, if the method takes one
 
     def __post_init__(self) -> None:

@@ -300,7 +300,7 @@ def reflector(xp: Any, y: Array, j: Any) -> tuple[Array, Array, Array]:
     x, e = xp.where(places >= j, y, 0), xp.astype(places == j, y.dtype)
     head, length = xp.sum(x * e, axis=-1), norm(xp, x)
     size = abs(head)
-    phase = xp.where(size == 0, 1 + 0 * head, head / without_zeros(xp, size))
+    phase = xp.where(size == 0, 1, head / without_zeros(xp, size))
     u = x + (phase * length)[..., None] * e
     return normalised(xp, u)[0], -phase, length
 

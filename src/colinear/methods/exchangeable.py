@@ -18,7 +18,7 @@ was tried, and it is what is reported.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 from ..backends import Array, adjoint, eye_like, hermitian, inner_products, positive_or_one
 from ..properties import POSITIVE_SEMIDEFINITE
@@ -42,7 +42,7 @@ class XTrace(SimpleEstimator):
     (True, True)
     """
 
-    least: ClassVar[int] = 4
+    least = 4
 
 
 class XDiag(SimpleEstimator):
@@ -57,7 +57,7 @@ class XDiag(SimpleEstimator):
     array([5., 5., 5.])
     """
 
-    least: ClassVar[int] = 4
+    least = 4
 
 
 class XNysTrace(SimpleEstimator):
@@ -72,8 +72,8 @@ class XNysTrace(SimpleEstimator):
     True
     """
 
-    least: ClassVar[int] = 2
-    needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
+    least = 2
+    needs = POSITIVE_SEMIDEFINITE
 
 
 def range_of(xp: Any, Y: Array) -> tuple[Array, Array, Array, Array]:
@@ -107,7 +107,7 @@ def _pairs(xp: Any, G: Array) -> tuple[Array, Array]:
     """For G_ij = s_i^H s_j: 1 / (1 - |G_ij|^2), the part of s_j beside s_i, and zero for i = j; and
     the mask of the others."""
     others = 1 - eye_like(xp, xp.real(G))
-    rest = xp.maximum(1 - abs(G) ** 2, xp.eps(G.dtype) + 0 * others)
+    rest = xp.maximum(1 - abs(G) ** 2, xp.eps(G.dtype))
     return others / rest, others
 
 

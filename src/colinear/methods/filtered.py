@@ -161,7 +161,7 @@ def filtered(
             # none of the wanted was missed
             near = every(xp, 2 * s.beside <= abs(theta[..., -1]) - abs(theta[..., k - 1]))
             squares = xp.eigvalsh(hermitian(xp, inner_products(xp, Z, Z)))
-            distance = xp.sqrt(xp.maximum(squares, 0 * theta))
+            distance = xp.sqrt(xp.maximum(squares, 0))
             beside = BESIDE * (distance[..., -1] - distance[..., k - 1])
             Ritz = (distance + beside[..., None]) ** 2
             least, norm = 0 * s.a, xp.sqrt(s.b)
@@ -199,7 +199,7 @@ def filtered(
     used = each * steps
     values, residual, size = ritz_values(xp, times, start, noise, steps)
     top = values[..., 0] + residual[..., 0] + 0.01 * xp.maximum(abs(values[..., 0]), size)
-    top = xp.where(size == 0, 1 + 0 * top, top)
+    top = xp.where(size == 0, 1, top)
     V = zeros_like(xp, start, (*start.shape[:-1], k, n))
     state = FilteredState(
         start=start,
@@ -230,9 +230,9 @@ def _degree(xp: Any, last: Array, best: Array, highest: Any) -> Any:
     It is x at 1 + f for the degree arcosh(x) / arcosh(1 + f).
     """
     # arcosh(1 + f) = log(1 + f + sqrt(f (2 + f)))
-    far, farthest = (xp.maximum(f, 0 * f + 1e-12) for f in (last, best))
+    far, farthest = (xp.maximum(f, 1e-12) for f in (last, best))
     roots = [xp.log(1 + f + xp.sqrt(f * (2 + f))) for f in (far, farthest)]
     degree = xp.minimum(math.acosh(GAIN) / roots[0], math.acosh(LARGEST) / roots[1])
-    degree = xp.where(xp.isfinite(last + best), xp.minimum(degree, 0 * degree + HIGHEST), 2)
+    degree = xp.where(xp.isfinite(last + best), xp.minimum(degree, HIGHEST), 2)
     degree = plain(xp, xp.astype(degree, xp.asarray(1).dtype))
     return larger(xp, smaller(xp, degree, highest // BASES), 2)

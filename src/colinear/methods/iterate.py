@@ -186,7 +186,7 @@ class Solve:
     def goal(self, s: CycleStart) -> Array:
         """The squared norm of the residual at which a column is done with a cycle: one that has
         fallen by eps within a cycle is no longer that of x."""
-        return self.xp.maximum((self.eps * s.size) ** 2, self.tol**2 + 0 * s.size)
+        return self.xp.maximum((self.eps * s.size) ** 2, self.tol**2)
 
     def kinds_of_vectors(self, s: CycleStart, on_device: bool) -> Iterator[Any]:
         """Yield the operations on vectors that fit, the quickest first."""
@@ -227,7 +227,7 @@ class Solve:
         if self.optimality is not None:
             code = xp.where(measure <= tol, SINGULAR if self.consistent else SUCCESS, code)
         code = xp.where(size <= tol, SUCCESS, code)
-        code = xp.where(xp.isfinite(size), code, xp.maximum(code, NONFINITE + 0 * code))
+        code = xp.where(xp.isfinite(size), code, xp.maximum(code, NONFINITE))
         if X is not s.X:  # a cycle that did harm is undone, where X was not written over
             better = size <= s.size
             X, size = xp.where(better[self.wide], X, s.X), xp.where(better, size, s.size)
@@ -271,10 +271,8 @@ class ResidualState(State):
         return cls(x=x, r=ops.own(s.R), size=size * size, status=status, **others)
 
 
-def solve_by_steps(
-    xp: Any, step: Callable[[Any, Any], Any], products: Products, B: Array, **options: Any
-) -> Outcome:
-    """Solve A X = B by steps that change x and its residual r; stop where r is small enough."""
+def by_steps(step: Callable[[Any, Any], Any]) -> Recurrence:
+    """The recurrence whose steps change x and its residual r; it stops where r is small enough."""
 
     def begin(ops: Any, s: CycleStart) -> ResidualState:
         return ResidualState.start(ops, s, ops.over(s.X))
@@ -285,7 +283,7 @@ def solve_by_steps(
         s.status = ops.reached(s.status, s.size)
         return s
 
-    return solve_in_cycles(xp, Recurrence(begin, checked).cycle, products, B, **options)
+    return Recurrence(begin, checked)
 
 
 def solve_in_cycles(

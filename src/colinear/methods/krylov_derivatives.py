@@ -245,7 +245,7 @@ def tangent_times(
         T, S = square(xp, s.lower.H, s.j), square(xp, s.S, s.j, s.lower.H)
         X, scale, doubt = corner(S, s.C[..., : S.shape[-1], : S.shape[-1]], T)
         whole, column = xp.vector_norm(X, axis=(-2, -1)), norm(xp, X[..., 0])
-        doubt = xp.where(doubt > 0, doubt * whole / without_zeros(xp, column), 0 * doubt)
+        doubt = xp.where(doubt > 0, doubt * whole / without_zeros(xp, column), 0)
         still = s.moved == 0  # dA is zero as far as it can be seen
         is_exact = s.closed | (still & is_closed(xp, s.lower)) | (s.j >= n)
         return Coefficients(widen(xp, X[..., 0], m), scale, whole, doubt, is_exact)

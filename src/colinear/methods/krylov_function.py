@@ -183,13 +183,13 @@ def converge(
         state = fill(xp, step, r.state, smaller(xp, r.state.j + LOOK, m))
         found = coefficients(state)
         c, scale, rounding, doubt, is_exact = found
-        shift = xp.exp(xp.minimum(r.found.scale - scale, MOST + 0 * scale))
+        shift = xp.exp(xp.minimum(r.found.scale - scale, MOST))
         difference, size = norm(xp, c - r.found.values * shift[..., None]), norm(xp, c)
         rest = rest_of_series(xp, difference, r.difference, shift)
         error = rest / without_zeros(xp, size) + xp.where(size == 0, vanished, 0)
         is_rounding = rest <= NOISE * xp.eps(c.dtype) * rounding
         settled = is_rounding & xp.isfinite(r.difference) & (size > 0 if vanished else True)
-        error = xp.where(is_exact | settled, 0 * error, error)
+        error = xp.where(is_exact | settled, 0, error)
         error = xp.maximum(error, doubt)
         error = error if weight is None else xp.where(weight == 0, 0, error)
         return Converging(state, found, difference, error, every(xp, error <= tol))
@@ -204,7 +204,7 @@ def rest_of_series(xp: Any, difference: Array, before: Array, grown: Array) -> A
     """What is left of a series by the last difference and the one before, times `grown`: that of a
     geometric one."""
     ratio = difference / xp.where(before == 0, 1, before * grown)
-    ratio = xp.where(ratio < SLOWEST, xp.maximum(ratio, FASTEST + 0 * ratio), SLOWEST + 0 * ratio)
+    ratio = xp.where(ratio < SLOWEST, xp.maximum(ratio, FASTEST), SLOWEST)
     return xp.where(xp.isfinite(before), difference * ratio / (1 - ratio), difference)
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -77,8 +77,8 @@ class Lanczos(Spectral):
     repeated: bool = True
     shift: float | None = None
 
-    needs: ClassVar[int] = SELF_ADJOINT
-    shift_type: ClassVar[Any] = Real
+    needs = SELF_ADJOINT
+    shift_type = Real
 
 
 class LanczosRun(Restarted):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from ..backends import Array, hermitian, inner_products, positive_or_one
 from ..properties import SELF_ADJOINT
@@ -56,7 +56,7 @@ class LOBPCG(Spectral):
     preconditioner: Any = field(default=None, compare=False)
     block: int | None = None
 
-    needs: ClassVar[int] = SELF_ADJOINT
+    needs = SELF_ADJOINT
 
     def size(self, n: int, k: int) -> int:
         """How many vectors are iterated."""
@@ -167,7 +167,7 @@ def _best(xp: Any, S: Array, AS: Array, size: Array, block: int) -> tuple[Array,
     smallest values, and their vectors."""
     T = hermitian(xp, inner_products(xp, S, AS))
     there = xp.vector_norm(S, axis=-2) > 0.5
-    far = xp.where(there, 0 * size[..., None], HUGE * size[..., None] + 1)
+    far = xp.where(there, 0, HUGE * size[..., None] + 1)
     values, C = xp.eigh(T + xp.make_diagonal(xp.astype(far, T.dtype)))
     return C[..., :block], values[..., :block]
 
@@ -197,6 +197,6 @@ def _whitened(xp: Any, W: Array) -> Array:
     W = _scaled(xp, W)
     values, U = xp.eigh(hermitian(xp, inner_products(xp, W, W)))
     largest = values[..., -1:]
-    kept = values > 10 * W.shape[-1] * xp.eps(W.dtype) * xp.maximum(largest, 0 * largest + 1e-30)
-    factor = xp.where(kept, 1 / xp.sqrt(xp.where(kept, values, 1)), 0 * values)
+    kept = values > 10 * W.shape[-1] * xp.eps(W.dtype) * xp.maximum(largest, 1e-30)
+    factor = xp.where(kept, 1 / xp.sqrt(xp.where(kept, values, 1)), 0)
     return xp.matmul(W, U * factor[..., None, :])

@@ -19,7 +19,7 @@ below A; the true residual, and the true A^H r, decide (`solve_in_cycles`).
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any
 
 from ..backends import Array, zeros_like
 from .base import Iterative
@@ -277,10 +277,9 @@ class LeastSquares(Iterative):
 
     damping: float = 0.0
 
-    recurrence: ClassVar[Recurrence]
-    needs_adjoint: ClassVar[bool] = True
-    least_squares: ClassVar[bool] = True
-    vectors: ClassVar[int] = 8
+    needs_adjoint = True
+    least_squares = True
+    vectors = 8
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -317,7 +316,7 @@ class LSQR(LeastSquares):
     array([2.])
     """
 
-    recurrence: ClassVar[Recurrence] = Recurrence(begin_lsqr, step_lsqr, products=2, at_first=2)
+    recurrence = Recurrence(begin_lsqr, step_lsqr, products=2, at_first=2)
 
 
 class LSMR(LeastSquares):
@@ -335,17 +334,17 @@ class LSMR(LeastSquares):
     array([2.])
     """
 
-    recurrence: ClassVar[Recurrence] = Recurrence(begin_lsmr, step_lsmr, products=2, at_first=2)
-    vectors: ClassVar[int] = 9
+    recurrence = Recurrence(begin_lsmr, step_lsmr, products=2, at_first=2)
+    vectors = 9
 
 
 class NormalCG(LeastSquares):
     """`CG` as `lstsq` and `pinv` run it, on the normal equations. Not to be used itself."""
 
-    recurrence: ClassVar[Recurrence] = Recurrence(begin_cgls, step_cgls, products=2)
-    splits_preconditioner: ClassVar[bool] = True
-    squares_operator: ClassVar[bool] = True
-    vectors: ClassVar[int] = 10
+    recurrence = Recurrence(begin_cgls, step_cgls, products=2)
+    splits_preconditioner = True
+    squares_operator = True
+    vectors = 10
 
     @property
     def name(self) -> str:

@@ -13,12 +13,12 @@ decides (`solve_in_cycles`).
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from ..backends import Array
 from ..properties import SELF_ADJOINT
 from .base import Iterative
-from .iterate import CycleStart, Outcome, Products, Recurrence, ResidualState, solve_in_cycles
+from .iterate import CycleStart, Recurrence, ResidualState
 from .vectors import (
     NONFINITE,
     PRECONDITIONER,
@@ -27,29 +27,6 @@ from .vectors import (
     SINGULAR,
     SUCCESS,
 )  # fmt: skip
-
-
-class MINRES(Iterative):
-    """Minimal residuals, for self-adjoint A, definite or not. One product an iteration;
-    preconditioned as if split.
-
-    The preconditioner must be positive definite. Of singular A with a consistent right side it
-    gives the solution of smallest norm.
-
-    Examples
-    --------
-    >>> import colinear as co, numpy as np
-    >>> A = co.SelfAdjoint(np.array([[0.0, 2.0], [2.0, 0.0]]))
-    >>> co.solve(A, np.array([2.0, 4.0]), co.MINRES()).round(6)
-    array([2., 1.])
-    """
-
-    needs: ClassVar[int] = SELF_ADJOINT
-    splits_preconditioner: ClassVar[bool] = True
-    vectors: ClassVar[int] = 11
-
-    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        return solve_in_cycles(xp, Recurrence(begin, step).cycle, products, B, **options)
 
 
 class MINRESState(ResidualState):
@@ -128,3 +105,24 @@ def step(ops: Any, s: MINRESState) -> MINRESState:
     runs = status == RUNNING
     s.v_old, s.v, s.z = s.v, ops.cleared(v, runs), ops.cleared(Mv, runs)
     return s
+
+
+class MINRES(Iterative):
+    """Minimal residuals, for self-adjoint A, definite or not. One product an iteration;
+    preconditioned as if split.
+
+    The preconditioner must be positive definite. Of singular A with a consistent right side it
+    gives the solution of smallest norm.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.SelfAdjoint(np.array([[0.0, 2.0], [2.0, 0.0]]))
+    >>> co.solve(A, np.array([2.0, 4.0]), co.MINRES()).round(6)
+    array([2., 1.])
+    """
+
+    needs = SELF_ADJOINT
+    splits_preconditioner = True
+    vectors = 11
+    recurrence = Recurrence(begin, step)

@@ -26,7 +26,7 @@ still; the rows of T behind its end are decoupled.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -116,7 +116,7 @@ class SLQ(Stochastic):
     interval: tuple[float, float] | None = None
     seed: Any = field(default=0, compare=False)
 
-    needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
+    needs = POSITIVE_SEMIDEFINITE
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -369,7 +369,7 @@ def cg_quadrature(
     status = status_of(final_code(xp, s.status, False))
     status = xp.where((status == SUCCESS) & (residual > tol), STAGNATION, status)
     status = xp.where(xp.isfinite(residual), status, int(Status.NONFINITE))
-    status = xp.maximum(status, s.heard + 0 * status)
+    status = xp.maximum(status, s.heard)
     return Solved(
         X=s.x,
         alpha=s.diagonal,

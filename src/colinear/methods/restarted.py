@@ -262,7 +262,7 @@ class Restarted:
         xp, ask, k, eps = self.xp, self.ask, self.ask.k, self.xp.eps(s.V.dtype)
         # The size that is kept is that of products alone: Ritz values of an A that is not
         # self-adjoint, as was claimed, may be anything.
-        known = xp.where(places_like(xp, s.H) < s.j, abs(s.values), 0 * s.residual)
+        known = xp.where(places_like(xp, s.H) < s.j, abs(s.values), 0)
         size = xp.maximum(s.size, xp.max(known, axis=-1))[..., None]
         against = xp.maximum(abs(s.values), eps ** (2 / 3) * size) if ask.relative else size
         target = SAFETY * max(ask.tol, 2 * eps) * against + 0 * s.residual
@@ -309,7 +309,7 @@ class Restarted:
         Q, S, row = self.subspace(s, p)
         inside = places_like(xp, S) < p
         S = xp.where(inside[:, None] & inside, S, 0)
-        row = xp.where(inside & (s.again ^ True), s.beta[..., None] * row, 0 * row)
+        row = xp.where(inside & (s.again ^ True), s.beta[..., None] * row, 0)
         H = xp.concat([S, 0 * S[..., :1, :]], axis=-2)
         w = s.V[..., s.j, :]
         V = rotate(xp, s.V, Q, p, s.j)
@@ -334,6 +334,6 @@ def steps_ahead(xp: Any, before: Array, now: Array, steps: Any, m: int) -> Any:
     `steps`; m where that is more."""
     falls = (now > 1) & (now < before) & xp.isfinite(before)
     rate = xp.log(xp.where(falls, before / now, 2.0))
-    needed = xp.minimum(steps * xp.log(xp.where(falls, now, 2.0)) / rate, 0 * rate + m)
-    needed = xp.where(falls, xp.maximum(1 + needed, 0 * rate + FEWEST), m)
+    needed = xp.minimum(steps * xp.log(xp.where(falls, now, 2.0)) / rate, m)
+    needed = xp.where(falls, xp.maximum(1 + needed, FEWEST), m)
     return plain(xp, xp.astype(needed, xp.asarray(m).dtype))

@@ -81,7 +81,7 @@ def _turn(xp: Any, eigenvalues: Array) -> Array:
     on_axis = near & (xp.real(eigenvalues) < 0)
     below = (imaginary < 0) & ~near
     free = xp.min(xp.where(below, math.pi + xp.angle(eigenvalues), 1.0), axis=-1)
-    return xp.where(xp.any(on_axis, axis=-1), free / 2, 0 * free)
+    return xp.where(xp.any(on_axis, axis=-1), free / 2, 0)
 
 
 def _denman_beavers(xp: Any, A: Array) -> tuple[Array, Array]:
@@ -94,7 +94,7 @@ def _denman_beavers(xp: Any, A: Array) -> tuple[Array, Array]:
         # near the limit scaling would only disturb
         far = xp.max(abs(M - I), axis=(-2, -1)) > 0.01
         logarithm = xp.mean(xp.log(abs(xp.diagonal(xp.stop_gradient(LU)))), axis=-1)
-        scale = xp.where(far, xp.exp(-0.5 * logarithm), 1 + 0 * logarithm)[..., None, None]
+        scale = xp.where(far, xp.exp(-0.5 * logarithm), 1)[..., None, None]
         common = I + inverse / scale**2  # X and Y take the same factor: Y = A^-1 X throughout
         return (
             0.5 * scale * (X @ common),

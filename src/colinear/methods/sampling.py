@@ -59,8 +59,8 @@ class Stochastic(Method):
     confidence: float
     seed: Any
 
-    is_iterative: ClassVar[bool] = True
-    is_stochastic: ClassVar[bool] = True
+    is_iterative = True
+    is_stochastic = True
     least: ClassVar[int] = 1  # products that it needs
 
     def __post_init__(self) -> None:
@@ -164,7 +164,7 @@ class HutchPP(SimpleEstimator):
     1000.0
     """
 
-    least: ClassVar[int] = 3
+    least = 3
 
 
 def check_seed(name: str, seed: Any) -> None:

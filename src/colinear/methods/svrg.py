@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -86,8 +86,8 @@ class SVRG(Iterative):
     averaging: bool = False
     seed: Any = 0
 
-    needs_terms: ClassVar[bool] = True
-    vectors: ClassVar[int] = 12
+    needs_terms = True
+    vectors = 12
 
     def __post_init__(self) -> None:
         super().__post_init__()
