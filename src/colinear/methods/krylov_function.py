@@ -227,8 +227,6 @@ def _small_matrix(
     ends = xp.concat([0 * run.size[..., None], ends], axis=-1)
     inside = (ends == 0) & (places < run.j)
     is_closed = xp.any((ends > 0) & (places < run.j), axis=-1)
-    if not xp.is_functional and not bool(xp.any(is_closed)):
-        return T, is_closed
     if not xp.is_functional and not hermitian:
         count = int(xp.sum(inside))
         return T[:count, :count], is_closed

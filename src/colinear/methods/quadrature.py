@@ -232,11 +232,11 @@ def with_node(xp: Any, alpha: Any, beta: Any, node: float) -> tuple[Any, Any]:
 
     α_{j+1} = node + β_j^2 / d_j with d_i = α_i - node - β_{i-1}^2 / d_{i-1}: Golub (1973).
     """
-    d = alpha[0] - node
-    for i in range(1, len(alpha)):
-        d = alpha[i] - node - beta[i - 1] ** 2 / xp.where(d == 0, 1e-300, d)
-    last = node + beta[-1] ** 2 / xp.where(d == 0, 1e-300, d)
-    last = xp.where(beta[-1] == 0, alpha[0], last)
+    before = 0 * alpha[0]  # β_{i-1}^2 / d_{i-1}
+    for a, b in zip(alpha, beta):
+        d = a - node - before
+        before = b**2 / xp.where(d == 0, 1e-300, d)
+    last = xp.where(beta[-1] == 0, alpha[0], node + before)
     return xp.concat([alpha, last[None]], axis=0), xp.concat([beta, 0 * beta[-1:]], axis=0)
 
 

@@ -265,11 +265,11 @@ class Restarted:
         known = xp.where(places_like(xp, s.H) < s.j, abs(s.values), 0)
         size = xp.maximum(s.size, xp.max(known, axis=-1))[..., None]
         against = xp.maximum(abs(s.values), eps ** (2 / 3) * size) if ask.relative else size
-        target = SAFETY * max(ask.tol, 2 * eps) * against + 0 * s.residual
+        target = SAFETY * max(ask.tol, 2 * eps) * against
         close = s.residual <= target
         converged = every(xp, close[..., :k]) & (self.looks_early or s.j >= ask.m)
-        target = without_zeros(xp, target)
-        excess = xp.max(xp.where(places_like(xp, target) < k, s.residual / target, 0))
+        excess = s.residual / without_zeros(xp, target)
+        excess = xp.max(xp.where(places_like(xp, excess) < k, excess, 0))
         s = s._replace(
             cycles=s.cycles + 1,
             finite=all_finite(xp, s.size),
@@ -282,8 +282,8 @@ class Restarted:
         far = score[..., k] - score[..., k - 1] > self.departure * s.residual[..., k]
         # the next pair is surely none of the wanted
         is_none = every(xp, close[..., k] | far)
-        same = abs(score[..., :k] - s.found) <= ask.tol * s.size[..., None]
-        same = every(xp, same)  # as when the look began
+        # as when the look began
+        same = every(xp, abs(score[..., :k] - s.found) <= ask.tol * s.size[..., None])
         looking, tired = s.looked > 0, s.iterations >= 2 * s.looked
         again = converged & ((looking ^ True) | ((same ^ True) & is_none))
         return s._replace(

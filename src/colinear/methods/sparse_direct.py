@@ -116,10 +116,9 @@ class SparseLU(HostFactor):
         if is_exact:
             options = dict(IN_ORDER)
         elif definite or symmetric:
-            threshold = 0.0 if definite else 0.1
             options = {
                 "permc_spec": "MMD_AT_PLUS_A",
-                "diag_pivot_thresh": threshold,
+                "diag_pivot_thresh": 0.0 if definite else 0.1,
                 "options": {"SymmetricMode": True},
             }
         if order is not None:
@@ -193,9 +192,8 @@ def solved_columns(solve: Any, X: Any, inner: tuple[int, ...], dtype: Any) -> An
     """`solve` of columns of the stacked matrices, for X of shape (..., *inner, n, k) and matrices
     of this dtype."""
     if np.iscomplexobj(X) and np.dtype(dtype).kind != "c":
-        return solved_columns(solve, X.real, inner, dtype) + 1j * solved_columns(
-            solve, X.imag, inner, dtype
-        )
+        real, imaginary = (solved_columns(solve, x, inner, dtype) for x in (X.real, X.imag))
+        return real + 1j * imaginary
     batch = np.broadcast_shapes(X.shape[:-2], inner)
     result = np.result_type(X, dtype)
     X = np.broadcast_to(X, (*batch, *X.shape[-2:]))
@@ -223,10 +221,8 @@ def stays_sparse(structure: Any, definite: bool, most: float) -> bool:
     counts = np.diff(structure.indptr).astype(float)
     if not structure.nnz or (not definite and float(counts @ counts) > most):
         return False
-    A = csr_array(
-        (np.ones(structure.nnz, np.int8), structure.columns, structure.indptr),
-        shape=structure.shape,
-    )
+    ones = np.ones(structure.nnz, np.int8)
+    A = csr_array((ones, structure.columns, structure.indptr), shape=structure.shape)
     graph = csr_array(A + A.T if definite else A.T.astype(np.int32) @ A)
     graph.sort_indices()
     first = np.minimum(
@@ -262,19 +258,20 @@ def factors_in_order(data: Any, structure: Any, definite: bool) -> tuple[Any, An
     from scipy.sparse.linalg import splu
 
     matrix = csc_array(stacked_matrix(data, structure.indptr, structure.columns))
-    options = {"SymmetricMode": True} if definite else {}
     try:
         found = splu(
             matrix,
             permc_spec="NATURAL",
             diag_pivot_thresh=0.0 if definite else 1.0,
-            options=options,
+            options={"SymmetricMode": definite},
         )
     except RuntimeError as error:
         raise ArithmeticError(str(error)) from error
     back = np.argsort(found.perm_c)
-    L, U = (coo_array(factor) for factor in (found.L, found.U))
-    L, U = (coo_array((X.data, (back[X.row], back[X.col])), shape=X.shape) for X in (L, U))
+    L, U = (
+        coo_array((X.data, (back[X.row], back[X.col])), shape=X.shape)
+        for X in map(coo_array, (found.L, found.U))
+    )
     if np.any(L.col > L.row) or np.any(U.col < U.row):
         raise ArithmeticError("the columns were not eliminated in their order")
     return L, U, np.argsort(back[found.perm_r])

@@ -139,13 +139,9 @@ class Columns:
     over = own  # a block as a vector that is written over it: it must never be worse than before
     copy = own  # a vector of its own with the values of another one
 
-    def block(self, x: Array) -> Array:
-        """The block that a vector is."""
-        return x
-
     def solution(self, state: Any) -> Array:
         """The solution of a state as a block."""
-        return self.block(state.x)
+        return state.x
 
     def number(self, a: Array) -> Any:
         """The numbers of all columns, as the operations take them."""
@@ -306,10 +302,10 @@ class Single:
         self._block = X
         return X[:, 0]
 
-    def block(self, x: Array) -> Array:
-        return x[:, None] if self._block is None else self._block
+    def solution(self, state: Any) -> Array:
+        return state.x[:, None] if self._block is None else self._block
 
-    solution, code = Columns.solution, Columns.code
+    code = Columns.code
 
     def number(self, a: Array) -> Any:
         return float(a[0])
@@ -407,9 +403,9 @@ class Device(Single):
         self._start = X
         return self.own(X)
 
-    def block(self, x: Array) -> Array:
+    def solution(self, state: Any) -> Array:
         is_kept = self._start is None or self._code in (SUCCESS, RUNNING)
-        return x[:, None] if is_kept else self._start
+        return state.x[:, None] if is_kept else self._start
 
     def number(self, a: Array) -> Any:
         return a[0]
