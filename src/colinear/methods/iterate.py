@@ -213,9 +213,9 @@ class Solve:
         R = self.B - self.products.multiply(X)
         # B has norm 1: a residual whose square overflows has failed, one whose square vanishes not
         size = measure = xp.sqrt(xp.real(xp.vecdot(R, R, axis=self.axis)))
-        before = s.size if self.optimality is None else s.measure
+        before = s.size
         if self.optimality is not None:
-            measure = xp.minimum(size, self.optimality(R, size, norm))
+            measure, before = xp.minimum(size, self.optimality(R, size, norm)), s.measure
         full, again = status == RUNNING, status == RESTART
         # Where a cycle did not reduce the residual by so much, there is nothing left to gain.
         enough = xp.where(full, FULL, xp.where(again, RESTARTED, SUFFICIENT))
@@ -244,16 +244,16 @@ class Solve:
             measure=None if self.optimality is None else measure,
         )
 
-    def outcome(self, run: Run, X: Array, status: Array, size: Array, products: Any) -> Outcome:
+    def outcome(self, s: CycleStart) -> Outcome:
         """What a solve has come to, in the units of the user's right side."""
-        self.loop.close(run.iteration, size)
+        self.loop.close(s.run.iteration, s.size)
         return Outcome(
-            X=multiplied(self.xp, X, self.scale),
-            status=final_code(self.xp, status, run.stopped),
-            iterations=run.each,
-            matvecs=products * (self.B.shape[-1] if self.B.ndim > 1 else 1),
-            residual=size,
-            history=self.loop.history(size, run.history),
+            X=multiplied(self.xp, s.X, self.scale),
+            status=final_code(self.xp, s.status, s.run.stopped),
+            iterations=s.run.each,
+            matvecs=s.products * (self.B.shape[-1] if self.B.ndim > 1 else 1),
+            residual=s.size,
+            history=self.loop.history(s.size, s.run.history),
         )
 
 
@@ -325,7 +325,7 @@ def solve_in_cycles(
     else:
         while bool(solve.goes_on(last)):
             last = cycle(solve, last)
-    found = solve.outcome(last.run, last.X, last.status, last.size, last.products)
+    found = solve.outcome(last)
     if not is_column:
         return found
     X, status, iterations, matvecs, residual, _ = found
@@ -336,8 +336,7 @@ def without_unknowns(xp: Any, columns: int, B: Array, watch: Monitor) -> Outcome
     """The outcome of every method for an A without rows or columns: nothing is left to gain."""
     products = Products(lambda X: X, columns=columns)
     solve = Solve(xp, products, B, tol=math.inf, max_iters=0, watch=watch)
-    s = solve.begin(None)
-    return solve.outcome(s.run, s.X, s.status, s.size, 0)
+    return solve.outcome(solve.begin(None))
 
 
 def multiplied(xp: Any, X: Array, factor: Array) -> Array:

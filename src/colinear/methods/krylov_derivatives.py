@@ -139,8 +139,7 @@ def adjoint_factors(
 
     def coefficients(s: Pair) -> Coefficients:
         T, S = (square(xp, run.H, s.j) for run in s)
-        place = places_like(xp, S) == 0
-        C = xp.astype(place[:, None] & place, S.dtype) + 0 * S
+        C = put(xp, 0 * S, (..., 0, 0), 1 + 0 * S[..., 0, 0])
         X, scale, doubt = corner(S, C, adjoint(xp, T))
         X = xp.matrix_transpose(widen(xp, xp.matrix_transpose(widen(xp, X, m)), m))
         flat = xp.reshape(X, (*X.shape[:-2], m * m))

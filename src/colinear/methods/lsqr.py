@@ -24,72 +24,10 @@ from typing import Any
 from ..backends import Array, zeros_like
 from .base import Iterative
 from .cg import CG
-from .iterate import CycleStart, Outcome, Products, Recurrence, ResidualState, solve_in_cycles
+from .iterate import CycleStart, Outcome, Recurrence, ResidualState
 from .vectors import NONFINITE, PRECONDITIONER, RUNNING, SUCCESS, column_norms, divide
 
 INFINITY = float("inf")
-
-
-def minimise(
-    xp: Any,
-    recurrence: Recurrence,
-    products: Any,
-    B: Array,
-    X0: Array | None = None,
-    *,
-    damping: float = 0.0,
-    consistent: bool = False,
-    **options: Any,
-) -> Outcome:
-    """Minimise |B - A X|^2 + |damping X|^2 by the cycles of a recurrence.
-
-    Parameters
-    ----------
-    products
-        With A and A^H; and M and M^H, if |B - A M Y| is to be minimised, and X = M Y.
-    consistent : bool
-        Whether only |r| <= tol |b| is success.
-    **options
-        `tol`: a cycle ends when |r| <= tol |b| or |A^H r| <= tol |A| |r|; `max_iters`; `watch`.
-    """
-    of_X, of_R, guess = products.multiply, products.adjoint, X0
-    M, M_adjoint = products.precondition, products.precondition_adjoint
-    multiply, adjoint = of_X, of_R
-    if M_adjoint is not None:
-        multiply, adjoint = lambda Y: of_X(M(Y)), lambda R: M_adjoint(of_R(R))
-        if X0 is not None:  # the guess is subtracted: M is not inverted
-            B, X0 = B - of_X(X0), None
-    if damping:  # a block more of rows: damping I below A
-        above, above_adjoint, m = multiply, adjoint, B.shape[-2]
-        rest = zeros_like(xp, B, (*B.shape[:-2], products.columns, B.shape[-1]))
-        B = xp.concat([B, rest], axis=-2)
-        multiply = lambda X: xp.concat([above(X), damping * X], axis=max(-2, -X.ndim))
-
-        def adjoint(R: Array) -> Array:
-            top, bottom = (R[:m], R[m:]) if R.ndim == 1 else (R[..., :m, :], R[..., m:, :])
-            return above_adjoint(top) + damping * bottom
-
-    def optimality(R: Array, size: Array, norm: Array) -> Array:
-        slope = column_norms(xp, adjoint(R))
-        # |A^H r| <= |A| |r|: an estimate of |A| that says otherwise has lost its squares to
-        # underflow, or to overflow.
-        largest = xp.where(xp.isfinite(norm), norm * size, 0)
-        return divide(xp, slope, xp.maximum(slope, largest))
-
-    outcome = solve_in_cycles(
-        xp,
-        recurrence.cycle,
-        products._replace(multiply=multiply, adjoint=adjoint),
-        B,
-        X0,
-        optimality=optimality,
-        consistent=consistent,
-        **options,
-    )
-    if M_adjoint is None:
-        return outcome
-    X = M(outcome.X)
-    return outcome._replace(X=X if guess is None else X + guess)
 
 
 # ------------------------------------------------------------------------------- bidiagonalisation
@@ -291,8 +229,52 @@ class LeastSquares(Iterative):
                 "Leave out precision."
             )
 
-    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        return minimise(xp, self.recurrence, products, B, damping=self.damping, **options)
+    def algorithm(
+        self, xp: Any, products: Any, B: Array, X0: Array | None = None, **options: Any
+    ) -> Outcome:
+        """Minimise |B - A X|^2 + |damping X|^2 by the cycles of the recurrence.
+
+        Parameters
+        ----------
+        products
+            With A and A^H; and M and M^H, if |B - A M Y| is to be minimised, and X = M Y.
+        **options
+            `tol`: a cycle ends when |r| <= tol |b| or |A^H r| <= tol |A| |r|; `max_iters`; `watch`;
+            `consistent`: whether only |r| <= tol |b| is success.
+        """
+        of_X, of_R = products.multiply, products.adjoint
+        # of A^H A it is applied by the recurrence: it does not stand on the right of A
+        M_adjoint = None if self.squares_operator else products.precondition_adjoint
+        M, guess, damping = products.precondition, X0, self.damping
+        multiply, adjoint = of_X, of_R
+        if M_adjoint is not None:
+            multiply, adjoint = lambda Y: of_X(M(Y)), lambda R: M_adjoint(of_R(R))
+            if X0 is not None:  # the guess is subtracted: M is not inverted
+                B, X0 = B - of_X(X0), None
+        if damping:  # a block more of rows: damping I below A
+            above, above_adjoint, m = multiply, adjoint, B.shape[-2]
+            rest = zeros_like(xp, B, (*B.shape[:-2], products.columns, B.shape[-1]))
+            B = xp.concat([B, rest], axis=-2)
+            multiply = lambda X: xp.concat([above(X), damping * X], axis=max(-2, -X.ndim))
+
+            def adjoint(R: Array) -> Array:
+                top, bottom = (R[:m], R[m:]) if R.ndim == 1 else (R[..., :m, :], R[..., m:, :])
+                return above_adjoint(top) + damping * bottom
+
+        def optimality(R: Array, size: Array, norm: Array) -> Array:
+            slope = column_norms(xp, adjoint(R))
+            # |A^H r| <= |A| |r|: an estimate of |A| that says otherwise has lost its squares to
+            # underflow, or to overflow.
+            largest = xp.where(xp.isfinite(norm), norm * size, 0)
+            return divide(xp, slope, xp.maximum(slope, largest))
+
+        products = products._replace(multiply=multiply, adjoint=adjoint)
+        options = {"consistent": False, **options, "optimality": optimality}
+        outcome = super().algorithm(xp, products, B, X0=X0, **options)
+        if M_adjoint is None:
+            return outcome
+        X = M(outcome.X)
+        return outcome._replace(X=X if guess is None else X + guess)
 
 
 class LSQR(LeastSquares):
@@ -349,10 +331,6 @@ class NormalCG(LeastSquares):
     @property
     def name(self) -> str:
         return CG.__name__
-
-    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        # M is one of A^H A, which the recurrence applies: it does not stand on the right of A
-        return super().algorithm(xp, products._replace(precondition_adjoint=None), B, **options)
 
 
 def for_least_squares(method: Any) -> Any:

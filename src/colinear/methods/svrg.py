@@ -123,8 +123,70 @@ class SVRG(Iterative):
     def typical(self, m: int, n: int) -> int:
         return min(2 * self.iterations(m, n), 60)
 
-    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        return svrg(xp, products, B, self, **options)
+    def algorithm(
+        self, xp: Any, products: Products, B: Array, X0: Array | None = None, **options: Any
+    ) -> Outcome:
+        """Solve A X = B; `products.terms` are the terms of A, and `max_iters` counts epochs."""
+        terms, squared, step = products.terms, products.terms.squared, self.step
+        solve = Solve(xp, products, B, **options)
+        at_first = solve.begin(X0)
+        B, size, used = solve.B, at_first.size, float(at_first.products)
+        generator, start = terms.generators(xp, self.seed)
+        uphill, largest = gradient_of(products), 1 + 0 * size
+        if step is None and 0 not in B.shape:
+            gradient = lambda i, V: uphill(terms.product(i, V), False)
+            with quiet(xp):
+                largest = largest_eigenvalue(xp, gradient, terms, at_first.X[..., :1], start)
+            used += MINIBATCHES * POWERS * terms.share * (2 if squared else 1)
+
+        def epoch(ops: Any, s: SVRGState) -> SVRGState:
+            s.generator, own = xp.split(s.generator)
+            with quiet(xp):
+                D, V = displacement(xp, terms, uphill, terms.sample(xp, own, B), s, self)
+                X = s.X + D
+                R = B - products.multiply(X)
+                size, going = column_norms(xp, R), s.status == RUNNING
+                if squared:
+                    gain, curved = s.size - size**2, size == size
+                else:
+                    gain, curved = ops.dot(D, s.R + R), ops.dot(D, s.R - R) >= 0
+                finite = xp.isfinite(size) & xp.isfinite(gain)
+                kept, lost = pace(xp, step, s, finite, finite & (gain > 0), going)
+                grown = size > GROWTH * s.least
+                hopeless, at_floor = lost | (grown & kept), s.least <= FLOOR * xp.eps(B.dtype)
+                bent = ~curved & grown & finite
+                reached = kept & (size <= solve.tol)
+                failures = hopeless & at_floor, STAGNATION, hopeless, BREAKDOWN
+                s.status = first_of(xp, s.status, reached, SUCCESS, bent, INDEFINITE, *failures)
+                kept = kept & going
+                move, better = kept[..., None, :], kept & (size < s.least)
+                s.X, s.R = xp.where(move, X, s.X), xp.where(move, R, s.R)
+                s.V = xp.where(move, V, 0)
+                s.best = xp.where(better[..., None, :], X, s.best)
+                s.least = xp.where(better, size, s.least)
+                s.size = xp.where(kept, size**2, s.size)
+                return s
+
+        state = SVRGState(
+            X=at_first.X,
+            R=at_first.R,
+            V=0 * at_first.X,
+            best=at_first.X,
+            least=size,
+            rate=first_rate(xp, step, largest) + 0 * size,
+            strikes=0 * at_first.status,
+            size=size**2,
+            status=at_first.status,
+            generator=generator,
+        )
+        run = at_first.run._replace(state=state)
+        if 0 not in B.shape:
+            run = solve.loop.run(epoch, Columns(xp, B.dtype), run, lambda state: state.best)
+        last = run.state
+        each = (1 + terms.steps * terms.share) * (2 if squared else 1)  # passes of an epoch
+        found = {"X": last.best, "status": last.status, "size": last.least}
+        passes = whole(xp, used + run.iteration * each)
+        return solve.outcome(at_first._replace(run=run, products=passes, **found))
 
 
 class Terms(NamedTuple):
@@ -166,71 +228,6 @@ class SVRGState(State):
     size: Array  # |r|^2
     status: Array
     generator: Any
-
-
-def svrg(
-    xp: Any, products: Products, B: Array, method: SVRG, X0: Array | None = None, **options: Any
-) -> Outcome:
-    """Solve A X = B; `products.terms` are the terms of A, and `max_iters` counts epochs."""
-    terms, squared, step = products.terms, products.terms.squared, method.step
-    solve = Solve(xp, products, B, **options)
-    at_first = solve.begin(X0)
-    B, size, used = solve.B, at_first.size, float(at_first.products)
-    generator, start = terms.generators(xp, method.seed)
-    uphill, largest = gradient_of(products), 1 + 0 * size
-    if step is None and 0 not in B.shape:
-        gradient = lambda i, V: uphill(terms.product(i, V), False)
-        with quiet(xp):
-            largest = largest_eigenvalue(xp, gradient, terms, at_first.X[..., :1], start)
-        used += MINIBATCHES * POWERS * terms.share * (2 if squared else 1)
-
-    def epoch(ops: Any, s: SVRGState) -> SVRGState:
-        s.generator, own = xp.split(s.generator)
-        with quiet(xp):
-            D, V = displacement(xp, terms, uphill, terms.sample(xp, own, B), s, method)
-            X = s.X + D
-            R = B - products.multiply(X)
-            size, going = column_norms(xp, R), s.status == RUNNING
-            if squared:
-                gain, curved = s.size - size**2, size == size
-            else:
-                gain, curved = ops.dot(D, s.R + R), ops.dot(D, s.R - R) >= 0
-            finite = xp.isfinite(size) & xp.isfinite(gain)
-            kept, lost = pace(xp, step, s, finite, finite & (gain > 0), going)
-            grown = size > GROWTH * s.least
-            hopeless, at_floor = lost | (grown & kept), s.least <= FLOOR * xp.eps(B.dtype)
-            bent = ~curved & grown & finite
-            reached = kept & (size <= solve.tol)
-            failures = hopeless & at_floor, STAGNATION, hopeless, BREAKDOWN
-            s.status = first_of(xp, s.status, reached, SUCCESS, bent, INDEFINITE, *failures)
-            kept = kept & going
-            move, better = kept[..., None, :], kept & (size < s.least)
-            s.X, s.R = xp.where(move, X, s.X), xp.where(move, R, s.R)
-            s.V = xp.where(move, V, 0)
-            s.best = xp.where(better[..., None, :], X, s.best)
-            s.least = xp.where(better, size, s.least)
-            s.size = xp.where(kept, size**2, s.size)
-            return s
-
-    state = SVRGState(
-        X=at_first.X,
-        R=at_first.R,
-        V=0 * at_first.X,
-        best=at_first.X,
-        least=size,
-        rate=first_rate(xp, step, largest) + 0 * size,
-        strikes=0 * at_first.status,
-        size=size**2,
-        status=at_first.status,
-        generator=generator,
-    )
-    run = at_first.run._replace(state=state)
-    if 0 not in B.shape:
-        run = solve.loop.run(epoch, Columns(xp, B.dtype), run, lambda state: state.best)
-    last = run.state
-    each = (1 + terms.steps * terms.share) * (2 if squared else 1)  # passes of an epoch
-    passes = whole(xp, used + run.iteration * each)
-    return solve.outcome(run, last.best, last.status, last.least, passes)
 
 
 def displacement(
