@@ -146,17 +146,18 @@ def ordered_schur(H: np.ndarray, order: Callable[[np.ndarray], np.ndarray], p: i
     # of NaN, which are met later on a device, there is no form
     if p >= len(H) or not np.isfinite(H).all():
         return np.eye(len(H), dtype=H.dtype)
-    T, Z = schur(H, output="complex" if np.iscomplexobj(H) else "real", check_finite=False)
+    T, Z = schur(H, check_finite=False)  # complex if H is
+    is_complex = np.iscomplexobj(T)
     (trsen,) = lapack.get_lapack_funcs(("trsen",), (T,))
-    values = np.diag(T) if np.iscomplexobj(T) else _block_values(T)
+    values = np.diag(T) if is_complex else _block_values(T)
     rank = np.argsort(order(values.astype(complex)), kind="stable")
     select = np.zeros(len(H), np.int32)
     select[rank[:p]] = 1
-    if not np.iscomplexobj(T):  # both of a pair
+    if not is_complex:  # both of a pair
         pair = np.flatnonzero(np.diag(T, -1))
         both = select[pair] | select[pair + 1]
         select[pair], select[pair + 1] = both, both
-    room = {} if np.iscomplexobj(T) else {"liwork": 1}
+    room = {} if is_complex else {"liwork": 1}
     found = trsen(select, T, Z, job="N", lwork=max(1, len(H)), **room)
     return found[1] if found[-1] == 0 else Z
 

@@ -155,22 +155,19 @@ def fresh(xp: Any, noise: Array, i: Any) -> Array:
     return turned * ramp ** (i // n)
 
 
-def direction(
-    xp: Any, V: Array, U: Array | None, w: Array, j: Any
-) -> tuple[Array, Array, Array | None]:
-    """The part of w orthogonal to the rows of V before place j: normalised, its norm, and the
-    reflectors with one more.
+def direction(xp: Any, V: Array, U: Array | None, w: Array, j: Any) -> tuple[Array, Array | None]:
+    """The part of w orthogonal to the rows of V before place j, normalised, and the reflectors with
+    one more.
 
     Without reflectors by a pass of Gram and Schmidt, which is the second one if w is almost
     orthogonal already.
     """
     if U is None:
-        return *normalised(xp, orthogonalise(xp, rows(xp, V, j), w)[0]), None
-    y = reflect(xp, U, w, j)
-    u, head, size = reflector(xp, y, j)
+        return normalised(xp, orthogonalise(xp, rows(xp, V, j), w)[0])[0], None
+    u, head = reflector(xp, reflect(xp, U, w, j), j)
     U = put_row(xp, U, j, u)
     e = xp.astype(places_like(xp, w) == j, w.dtype)
-    return reflect(xp, U, head[..., None] * e, j + 1, backwards=True), size, U
+    return reflect(xp, U, head[..., None] * e, j + 1, backwards=True), U
 
 
 def extend(
@@ -203,7 +200,7 @@ def extend(
         for _ in range(2):
             random = direction(xp, V, None, random, j)[0]
         w = xp.where(is_small[..., None], random, w)
-    v, _, U = (*normalised(xp, w), None) if U is None else direction(xp, V, U, w, j)
+    v, U = (normalised(xp, w)[0], None) if U is None else direction(xp, V, U, w, j)
     return h, xp.where(is_small, 0, length), v, U
 
 
@@ -241,14 +238,8 @@ def wanted(xp: Any, values: Array, which: str, shift: complex = 0.0) -> Array:
     """A score of each value, the smaller the better; "SM" and "LM" go by the distance from the
     shift."""
     values = values - shift if shift else values
-    values = (
-        abs(values)
-        if which[1] == "M"
-        else abs(xp.imag(values))
-        if which[1] == "I"
-        else xp.real(values)
-    )
-    return -values if which[0] == "L" else values
+    part = {"M": abs, "I": lambda values: abs(xp.imag(values))}.get(which[1], xp.real)
+    return -part(values) if which[0] == "L" else part(values)
 
 
 def run_cycles(xp: Any, going: Any, cycle: Any, state: Any, watch: Any) -> tuple[Any, bool]:
@@ -290,19 +281,19 @@ def reflect(xp: Any, U: Array, w: Array, count: Any, backwards: bool = False) ->
     return xp.fori_loop(count, body, w)
 
 
-def reflector(xp: Any, y: Array, j: Any) -> tuple[Array, Array, Array]:
+def reflector(xp: Any, y: Array, j: Any) -> tuple[Array, Array]:
     """The unit vector u, zero before place j, whose reflection takes the trailing part x of y to a
-    multiple of e_j; the phase of that multiple, and the norm of x.
+    multiple of e_j; and the phase of that multiple.
 
     u = x + e^(i arg x_j) |x| e_j, normalised: the phase avoids cancellation. Zero if x is zero.
     """
     places = places_like(xp, y)
     x, e = xp.where(places >= j, y, 0), xp.astype(places == j, y.dtype)
-    head, length = xp.sum(x * e, axis=-1), norm(xp, x)
+    head = xp.sum(x * e, axis=-1)
     size = abs(head)
     phase = xp.where(size == 0, 1, head / without_zeros(xp, size))
-    u = x + (phase * length)[..., None] * e
-    return normalised(xp, u)[0], -phase, length
+    u = x + (phase * norm(xp, x))[..., None] * e
+    return normalised(xp, u)[0], -phase
 
 
 def reflectors(xp: Any, V: Array, count: Any) -> Array:

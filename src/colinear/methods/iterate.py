@@ -355,7 +355,6 @@ def described(
     status, residual, history = outcome.status, outcome.residual, outcome.history
     if watch.vector and history is not None:
         history = history[..., 0]
-    empty = 0 in status.shape
     if xp.is_traced(status):
         worst: Any = xp.max(status_of(status))
         iterations: Any = xp.max(outcome.iterations)
@@ -363,7 +362,7 @@ def described(
     else:
         codes = xp.to_numpy(status)
         worst = Status(int(status_of(codes).max(initial=0)))
-        iterations = 0 if empty else int(xp.max(outcome.iterations))
+        iterations = 0 if 0 in status.shape else int(xp.max(outcome.iterations))
         message = _message(codes, xp.to_numpy(outcome.iterations), method, preconditioned)
         if not message and worst.is_failure and n:
             message = method.advice(worst, float(xp.max(residual)), xp.eps(residual.dtype), n)

@@ -86,14 +86,11 @@ def all_pairs(diag: Any, beside: Any, first: int = 0, last: int | None = None) -
 def columns_of_inverse(col: Any, row: Any) -> tuple[Any, Any, float]:
     """T^-1 e_1, T^-1 e_n and the larger of their residuals, for the T with this first column and
     row; NaN where all failed."""
-    hermitian = _is_hermitian(col, row)
-    x, first = _first_column(col, row, hermitian)
-    if hermitian:
+    x, first = _first_column(col, row)
+    if _is_hermitian(col, row):
         return x, np.conj(x[::-1]), first
     # T^-1 e_n = J T^-T e_1, since J T J = T^T for the exchange J.
-    y, last = _first_column(
-        np.concatenate([col[:1], row[1:]]), np.concatenate([row[:1], col[1:]]), False
-    )
+    y, last = _first_column(np.append(col[:1], row[1:]), np.append(row[:1], col[1:]))
     return x, y[::-1], max(first, last)
 
 
@@ -105,13 +102,11 @@ def solve_by_iterations(
     size = np.linalg.norm(b)
     if size == 0 or not np.isfinite(size):
         return None
-    hermitian = _is_hermitian(col, row)
-    multiply = _multiplication(col, row, hermitian)
-    x = _krylov(col, row, b, multiply, hermitian, goal)
+    x = _krylov(col, row, b, goal)
     if x is None:
         return None
     x = x.astype(dtype, copy=False)
-    residual = float(np.linalg.norm(b - multiply(x)) / size)
+    residual = float(np.linalg.norm(b - _multiplication(col, row)(x)) / size)
     return (x, residual) if residual <= most else None
 
 
@@ -119,15 +114,14 @@ def _is_hermitian(col: Any, row: Any) -> bool:
     return bool(np.array_equal(row[1:], np.conj(col[1:])) and np.imag(col[0]) == 0)
 
 
-def _first_column(col: Any, row: Any, hermitian: bool) -> tuple[Any, float]:
-    n = len(col)
-    multiply = _multiplication(col, row, hermitian)
+def _first_column(col: Any, row: Any) -> tuple[Any, float]:
+    n, multiply = len(col), _multiplication(col, row)
     e = np.zeros(n, col.dtype)
     e[0] = 1
     attempts = [_levinson] if n <= LEVINSON else [_krylov, _levinson]
     best, least = np.full(n, np.nan, col.dtype), np.inf
     for attempt in attempts:
-        x = attempt(col, row, e, multiply, hermitian)
+        x = attempt(col, row, e)
         residual = np.linalg.norm(e - multiply(x)) if x is not None else np.inf
         if residual < least:
             best, least = x, float(residual)
@@ -136,7 +130,7 @@ def _first_column(col: Any, row: Any, hermitian: bool) -> tuple[Any, float]:
     return best, least
 
 
-def _levinson(col: Any, row: Any, e: Any, multiply: Any, hermitian: bool) -> Any:
+def _levinson(col: Any, row: Any, e: Any) -> Any:
     from scipy.linalg import LinAlgError, solve_toeplitz
 
     try:
@@ -147,13 +141,11 @@ def _levinson(col: Any, row: Any, e: Any, multiply: Any, hermitian: bool) -> Any
     return x if np.isfinite(x).all() else None
 
 
-def _krylov(
-    col: Any, row: Any, e: Any, multiply: Any, hermitian: bool, tol: float = TOLERANCE
-) -> Any:
+def _krylov(col: Any, row: Any, e: Any, tol: float = TOLERANCE) -> Any:
     from scipy.sparse.linalg import LinearOperator, cg, gmres
 
-    n = len(col)
-    A = LinearOperator((n, n), matvec=multiply, dtype=col.dtype)
+    n, hermitian = len(col), _is_hermitian(col, row)
+    A = LinearOperator((n, n), matvec=_multiplication(col, row), dtype=col.dtype)
     M = LinearOperator((n, n), matvec=_circulant_inverse(col, row, hermitian), dtype=col.dtype)
     with np.errstate(all="ignore"):
         if hermitian:
@@ -163,7 +155,7 @@ def _krylov(
     return x if np.isfinite(x).all() else None
 
 
-def _multiplication(col: Any, row: Any, hermitian: bool) -> Any:
+def _multiplication(col: Any, row: Any) -> Any:
     """x -> T x."""
     from scipy import fft
 
@@ -171,7 +163,7 @@ def _multiplication(col: Any, row: Any, hermitian: bool) -> Any:
     length = fft.next_fast_len(2 * n - 1, real=is_real)
     circulant = np.concatenate([col, np.zeros(length - 2 * n + 1, col.dtype), row[:0:-1]])
     symbol = _symbol(circulant)
-    if is_real and hermitian:
+    if is_real and _is_hermitian(col, row):
         symbol = symbol.real  # but for rounding, and quicker to multiply by
     times = _filter(symbol, length, is_real)
     return lambda x: times(x)[:n]

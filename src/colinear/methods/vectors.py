@@ -464,16 +464,17 @@ def column_norms(xp: Any, X: Array) -> Array:
 
 def divide(xp: Any, a: Any, b: Array) -> Array:
     """a / b, and 0 where b is 0."""
-    return xp.where(b == 0, 0, a / xp.where(b == 0, 1, b))
+    is_zero = b == 0
+    return xp.where(is_zero, 0, a / xp.where(is_zero, 1, b))
 
 
 def first_of(xp: Any, old: Array, *cases: Any) -> Array:
     """The codes of the columns after a step, by cases, each a flag and a code: of those that run,
     the code of the first flag that is set."""
-    new = old
+    new, running = old, old == RUNNING
     for i in range(len(cases) - 2, -1, -2):
-        new = xp.where(cases[i], cases[i + 1], new)
-    return xp.where(old == RUNNING, new, old)
+        new = xp.where(running & cases[i], cases[i + 1], new)
+    return new
 
 
 def final_code(xp: Any, code: Array, stopped: Any = None) -> Array:
