@@ -241,7 +241,7 @@ class Loop:
             return traced
         xp, dtype, device = self.xp, size.dtype, self.xp.device_of(size)
         if isinstance(self.seen[-1], float):  # of one column, on the host
-            seen = [float(r) if isinstance(r, float) else float(r[0]) for r in self.seen]
+            seen = [r if isinstance(r, float) else float(r[0]) for r in self.seen]
             return xp.reshape(xp.asarray(seen, dtype=dtype, device=device), (-1, *size.shape))
         return xp.stack([xp.reshape(xp.asarray(residual), size.shape) for residual in self.seen])
 

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-DTYPES = ("float32", "float64", "complex64", "complex128")
 LEAST_PIVOT = 1e-6  # of a matrix with a unit diagonal
 SHIFTS = (0.0, 1e-3, 1e-2, 0.05, 0.2, 1.0, 5.0)  # of incomplete factors, one after the other
 # Elimination of a triangular matrix in the given order changes nothing, and fills in nothing, if no
@@ -41,9 +40,20 @@ class HostFactor:
         *batch, n, k)."""
         if form == "C":
             return np.conj(self.solve(np.conj(X), "N"))
-        data = self.arguments[0]
-        solve = lambda B: self.solve_columns(B, form)
-        return solved_columns(solve, X, data.shape[:-1], data.dtype)
+        *inner, _ = self.arguments[0].shape
+        dtype = self.arguments[0].dtype
+        if np.iscomplexobj(X) and dtype.kind != "c":
+            return self.solve(X.real, form) + 1j * self.solve(X.imag, form)
+        batch = np.broadcast_shapes(X.shape[:-2], tuple(inner))
+        result, (n, k) = np.result_type(X, dtype), X.shape[-2:]
+        # Outer batch dimensions share the factors, so they are columns like all others.
+        outer = math.prod(batch[: len(batch) - len(inner)])
+        stacked = np.broadcast_to(X, (*batch, n, k)).reshape(outer, math.prod(inner), n, k)
+        columns = np.moveaxis(stacked, 0, 2).reshape(stacked.shape[1] * n, -1)
+        if columns.size:
+            columns = self.solve_columns(np.ascontiguousarray(columns, dtype), form)
+        solved = np.moveaxis(columns.reshape(stacked.shape[1], n, outer, k), 2, 0)
+        return np.ascontiguousarray(solved.reshape(*batch, n, k), result)
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -186,25 +196,6 @@ def stacked_matrix(data: Any, indptr: Any, columns: Any) -> Any:
     starts = np.append(np.asarray(indptr[:-1]) + nnz * block, count * nnz)
     places = np.reshape(np.asarray(columns) + n * block, -1)
     return csr_array((data.reshape(-1), places, starts), shape=(count * n, count * n))
-
-
-def solved_columns(solve: Any, X: Any, inner: tuple[int, ...], dtype: Any) -> Any:
-    """`solve` of columns of the stacked matrices, for X of shape (..., *inner, n, k) and matrices
-    of this dtype."""
-    if np.iscomplexobj(X) and np.dtype(dtype).kind != "c":
-        real, imaginary = (solved_columns(solve, x, inner, dtype) for x in (X.real, X.imag))
-        return real + 1j * imaginary
-    batch = np.broadcast_shapes(X.shape[:-2], inner)
-    result = np.result_type(X, dtype)
-    X = np.broadcast_to(X, (*batch, *X.shape[-2:]))
-    outer, (n, k) = batch[: len(batch) - len(inner)], X.shape[-2:]
-    # Outer batch dimensions share the factors, so they are columns like all others.
-    stacked = X.reshape(math.prod(outer), math.prod(inner), n, k)
-    columns = np.moveaxis(stacked, 0, 2).reshape(stacked.shape[1] * n, -1)
-    if columns.size:
-        columns = solve(np.ascontiguousarray(columns, dtype))
-    solved = np.moveaxis(columns.reshape(stacked.shape[1], n, stacked.shape[0], k), 2, 0)
-    return np.ascontiguousarray(solved.reshape(*batch, n, k), result)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -362,65 +353,48 @@ def _by_threshold(A: Any, drop_tol: float, fill: float) -> Any:
 
 def _without_fill(A: Any) -> Any:
     """shift -> the factor of A + shift I on A's own pattern and order, None if a pivot is not
-    positive."""
+    positive.
+
+    l_ij = (a_ij - sum_k l_ik conj(l_jk)) / l_jj, k < j, for all columns of a level at once.
+    """
     from scipy.sparse import csc_array, tril
 
     lower = csc_array(tril(A))
     lower.sort_indices()
-    plan = _Plan(lower)
+    starts, rows = (x.astype(np.int64) for x in (lower.indptr, lower.indices))
+    n, first = lower.shape[0], starts[:-1]  # of each column: its diagonal
+    columns = np.repeat(np.arange(n), np.diff(starts))
+    level = _levels(lower)[columns]
+    # entries, column after column within a level
+    order, place = np.argsort(level, kind="stable"), np.empty(len(rows), np.int64)
+    place[order] = np.arange(len(rows))
+    # which entries of L are multiplied for which
+    products = place[_products(n, starts, rows, columns)]
+    left, right, target = products[:, np.argsort(products[2], kind="stable")]
+    # for each entry, the diagonal of its column
+    diagonal = place[first][columns][order]
+    entries = np.searchsorted(level[order], np.arange(level.max(initial=-1) + 2))
+    spans = [*pairwise(zip(entries.tolist(), np.searchsorted(target, entries).tolist()))]
 
     def factor(shift: float) -> Any:
         values = lower.data.copy()
-        values[plan.first] += shift
-        values = plan.run(values)
-        if values is None:
-            return None
-        return csc_array((values, lower.indices, lower.indptr), lower.shape), slice(None)
-
-    return factor
-
-
-class _Plan:
-    """Which entries of L are multiplied for which, level by level: l_ij = (a_ij - sum_k l_ik
-    conj(l_jk)) / l_jj, k < j."""
-
-    def __init__(self, lower: Any):
-        n = lower.shape[0]
-        starts, rows = (x.astype(np.int64) for x in (lower.indptr, lower.indices))
-        columns = np.repeat(np.arange(n), np.diff(starts))
-        level = _levels(lower)
-        self.first = starts[:-1]  # of each column: its diagonal
-        # entries, column after column within a level
-        by_level = np.argsort(level[columns], kind="stable")
-        self.order, place = by_level, np.empty(len(rows), np.int64)
-        place[by_level] = np.arange(len(rows))
-        left, right, target = (place[x] for x in _products(n, starts, rows, columns))
-        by_target = np.argsort(target, kind="stable")
-        self.left, self.right, self.target = left[by_target], right[by_target], target[by_target]
-        count = int(level.max(initial=-1)) + 1
-        self.entries = np.searchsorted(level[columns][by_level], np.arange(count + 1))
-        self.products = np.searchsorted(self.target, self.entries)
-        # for each entry, the diagonal of its column
-        self.diagonal = place[self.first][columns][by_level]
-
-    def run(self, values: Any) -> Any:
-        L, is_complex = values[self.order], values.dtype.kind == "c"
-        left, right, target, diagonal = self.left, self.right, self.target, self.diagonal
-        entries, products = self.entries.tolist(), self.products.tolist()
-        for lo, hi, first, last in zip(entries, entries[1:], products, products[1:]):
-            if last > first:
-                terms = L[left[first:last]] * L[right[first:last]].conj()
-                where = target[first:last] - lo
+        values[first] += shift
+        L = values[order]
+        for (lo, start), (hi, end) in spans:
+            if end > start:
+                terms = L[left[start:end]] * L[right[start:end]].conj()
+                where = target[start:end] - lo
                 L[lo:hi] -= np.bincount(where, terms.real, hi - lo)
-                if is_complex:
+                if np.iscomplexobj(L):
                     L[lo:hi] -= 1j * np.bincount(where, terms.imag, hi - lo)
             pivots = L[diagonal[lo:hi]].real
             if not pivots.min() > LEAST_PIVOT:
                 return None
             L[lo:hi] /= np.sqrt(pivots)
-        factor = np.empty_like(L)
-        factor[self.order] = L
-        return factor
+        values[order] = L
+        return csc_array((values, lower.indices, lower.indptr), lower.shape), slice(None)
+
+    return factor
 
 
 def _levels(lower: Any) -> Any:
