@@ -391,8 +391,9 @@ def _message(codes: Any, iterations: Any, method: Any, preconditioned: bool) -> 
     is_alone = codes.size > 1 and (codes == code).sum() == 1
     of = f" of column {int((codes == code).argmax())}" if is_alone else ""
     where = f"in iteration {int(iterations.flat[worst])}{of}"
-    by_preconditioner = code in PRECONDITIONER
-    what = "the preconditioner" if by_preconditioner else "the operator"
+    what, shown = "the operator", "a direction p with p^H A p <= 0"
+    if code in PRECONDITIONER:
+        what, shown = "the preconditioner", "a residual r with r^H M r <= 0"
     if status < Status.BREAKDOWN:
         return ""
     if code == GIVEN_NONFINITE:
@@ -402,11 +403,6 @@ def _message(codes: Any, iterations: Any, method: Any, preconditioned: bool) -> 
     if status is Status.NONFINITE:
         return f"NaN or infinity from {what} {where}"
     if status is Status.NOT_POSITIVE_DEFINITE:
-        shown = (
-            "a residual r with r^H M r <= 0"
-            if by_preconditioner
-            else "a direction p with p^H A p <= 0"
-        )
         return f"{what} showed {shown} {where}"
     if status is Status.BREAKDOWN and method.needs_terms:
         return (

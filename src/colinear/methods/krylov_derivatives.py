@@ -198,7 +198,7 @@ def tangent_times(
 ) -> Product:
     """L(A, dA) b for b, `start` of shape (*lanes, n), of the norms `weight`; none of `start` is
     zero. `move` is the product with dA."""
-    lanes, n = start.shape[:-1], start.shape[-1]
+    *lanes, n = start.shape
     m = min(m, n)
     lower, grown = space(xp, multiply, start, noise, m)
     U, AU, EV = (zeros_like(xp, start, (*lanes, m, n)) for _ in range(3))

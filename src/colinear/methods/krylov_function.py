@@ -228,7 +228,7 @@ def _small_matrix(
     inside = (ends == 0) & (places < run.j)
     is_closed = xp.any((ends > 0) & (places < run.j), axis=-1)
     if not xp.is_functional and not hermitian:
-        count = int(xp.sum(inside))
+        count = max(1, int(xp.sum(inside)))
         return T[:count, :count], is_closed
     filling = T[..., 0, :1]
     if has_pole:

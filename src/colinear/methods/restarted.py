@@ -182,7 +182,7 @@ class Restarted:
     def initial(self) -> KrylovState:
         """The state before the first step."""
         xp, start, k, m = self.xp, self.start, self.ask.k, self.ask.m
-        lanes, n = start.shape[:-1], start.shape[-1]
+        *lanes, n = start.shape
         V = zeros_like(xp, start, (*lanes, m + 1, n))
         V = put_row(xp, V, 0, start / norm(xp, start)[..., None])
         H, residual = (zeros_like(xp, x, (*lanes, m + 1, m)) for x in (start, xp.real(start)))

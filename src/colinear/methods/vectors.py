@@ -284,7 +284,7 @@ class Columns:
 class Single:
     """One vector on the host, written over; its numbers are Python's. See `Columns`."""
 
-    every = 1
+    every, in_place = 1, True
 
     def __init__(self, xp: Any, dtype: Any, tol: float = 0.0, goal: Any = None):
         self.xp, self.eps, self.tol = xp, xp.eps(dtype), tol
@@ -305,7 +305,10 @@ class Single:
     def solution(self, state: Any) -> Array:
         return state.x[:, None] if self._block is None else self._block
 
-    code = Columns.code
+    code, take = Columns.code, Columns.take
+
+    def norm(self, x: Array) -> float:
+        return math.sqrt(self.dot(x, x))
 
     def number(self, a: Array) -> Any:
         return float(a[0])
@@ -322,15 +325,8 @@ class Single:
     def array(self, a: Any, like: Array) -> Array:
         return 0 * like + a
 
-    def take(self, multiply: Any, adjoint: Any, precondition: Any) -> None:
-        self.multiply, self.adjoint = guarded(self.xp, multiply), guarded(self.xp, adjoint)
-        self.precondition = precondition
-
     def goes_on(self, running: Any, state: Any, made: int) -> bool:
         return running
-
-    def norm(self, x: Array) -> float:
-        return math.sqrt(self.dot(x, x))
 
     root, hypot = staticmethod(math.sqrt), staticmethod(math.hypot)
 
