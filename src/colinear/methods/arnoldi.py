@@ -20,13 +20,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Number
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from ..backends import Array, inner_products, places_like, without_zeros
 from .base import Spectral
-from .basis import Pairs, extend, fresh, norm, pairs_of, pick, plain, put
+from .basis import Pairs, extend, fresh, norm, normalised, pairs_of, pick, plain, put
 from .restarted import KrylovState, Restarted
 
 # A Ritz value is within |residual| of an eigenvalue if A is normal; this many times that is allowed
@@ -69,7 +69,7 @@ class Arnoldi(Spectral):
     repeated: bool = True
     shift: complex | None = None
 
-    shift_type: ClassVar[Any] = Number
+    shift_type = Number
 
 
 class ArnoldiRun(Restarted):
@@ -81,7 +81,7 @@ class ArnoldiRun(Restarted):
     def initial(self) -> KrylovState:
         s = super().initial()
         values, Y = (self.xp.astype(x, self.xp.complex_dtype(s.V.dtype)) for x in (s.values, s.Y))
-        return s._replace(values=values, Y=Y)
+        return s._replace(values=values, Y=Y, P=Y)
 
     def step(self, s: KrylovState) -> KrylovState:
         """A v_j = sum_i H_ij v_i + beta v_j+1, by Gram and Schmidt, twice where the first pass
@@ -92,7 +92,7 @@ class ArnoldiRun(Restarted):
         random = fresh(xp, self.noise, s.draws + j)
         h, beta, v, U = extend(xp, s.V, s.U, w, j + 1, size, random, is_far=True)
         H = put(xp, s.H, (..., slice(h.shape[-1]), j), h)
-        return self.add(s, v, beta, size, U=U, H=H)
+        return self.add(s, v, beta, size, U, H)
 
     def solve(self, H: Array) -> tuple[Array, Array]:
         """H Y = Y diag(values)"""
@@ -106,7 +106,7 @@ class ArnoldiRun(Restarted):
             return p
         # not between the two of a pair, which are neighbours
         last, following = s.values[p - 1], s.values[pick(xp, p < m, p, m - 1)]
-        mirrored = xp.abs(following - xp.conj(last)) <= 1e-6 * xp.abs(last)
+        mirrored = abs(following - xp.conj(last)) <= 1e-6 * abs(last)
         turning = (xp.imag(s.values) != 0) & (places_like(xp, s.values) < p)
         is_cut = (xp.imag(last) != 0) & mirrored & (p < m) & (xp.sum(turning) % 2 == 1)
         return p + plain(xp, pick(xp, plain(xp, is_cut), 1, 0))
@@ -136,8 +136,7 @@ def arnoldi(xp: Any, *parameters: Any, **options: Any) -> Pairs:
     s = run.project(s)  # in what the last restart kept
     Y, k = s.Y[..., : run.ask.k], run.ask.k
     vectors = xp.matmul(xp.matrix_transpose(Y), xp.astype(s.V[:-1], Y.dtype))
-    length = norm(xp, vectors)[..., None]
-    return pairs_of(s, s.values[..., :k], vectors / without_zeros(xp, length), stopped)
+    return pairs_of(s, s.values[..., :k], normalised(xp, vectors)[0], stopped)
 
 
 def ordered_schur(H: np.ndarray, order: Callable[[np.ndarray], np.ndarray], p: int) -> np.ndarray:
@@ -147,17 +146,18 @@ def ordered_schur(H: np.ndarray, order: Callable[[np.ndarray], np.ndarray], p: i
     # of NaN, which are met later on a device, there is no form
     if p >= len(H) or not np.isfinite(H).all():
         return np.eye(len(H), dtype=H.dtype)
-    T, Z = schur(H, output="complex" if np.iscomplexobj(H) else "real", check_finite=False)
+    T, Z = schur(H, check_finite=False)  # complex if H is
+    is_complex = np.iscomplexobj(T)
     (trsen,) = lapack.get_lapack_funcs(("trsen",), (T,))
-    values = np.diag(T) if np.iscomplexobj(T) else _block_values(T)
+    values = np.diag(T) if is_complex else _block_values(T)
     rank = np.argsort(order(values.astype(complex)), kind="stable")
     select = np.zeros(len(H), np.int32)
     select[rank[:p]] = 1
-    if not np.iscomplexobj(T):  # both of a pair
+    if not is_complex:  # both of a pair
         pair = np.flatnonzero(np.diag(T, -1))
         both = select[pair] | select[pair + 1]
         select[pair], select[pair + 1] = both, both
-    room = {} if np.iscomplexobj(T) else {"liwork": 1}
+    room = {} if is_complex else {"liwork": 1}
     found = trsen(select, T, Z, job="N", lwork=max(1, len(H)), **room)
     return found[1] if found[-1] == 0 else Z
 

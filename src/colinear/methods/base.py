@@ -16,7 +16,7 @@ from ..backends import Array
 from ..errors import MethodError
 from ..properties import CLOSED, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, strongest_names
 from ..status import Status
-from .iterate import Outcome, Products, solve_by_steps
+from .iterate import Outcome, Products, by_steps, solve_in_cycles
 
 
 class Method:
@@ -46,10 +46,14 @@ class Method:
         """The relative residual asked for: `tol`, or the square root of the dtype's epsilon."""
         return math.sqrt(xp.eps(dtype)) if self.tol is None else self.tol
 
+    def without_arrays(self) -> Any:
+        """The same method as something static, hashable by value."""
+        arrays = {name: None for name in ("x0", "preconditioner") if hasattr(self, name)}
+        return replace(self, **arrays)  # type: ignore[type-var]
+
     def __post_init__(self) -> None:
-        if self.tol is not None and not (
-            isinstance(self.tol, (int, float, np.number)) and self.tol > 0
-        ):
+        is_number = isinstance(self.tol, (int, float, np.number))
+        if self.tol is not None and not (is_number and self.tol > 0):
             raise ValueError(
                 f"{self.name}: tol is {self.tol!r}; "
                 "it must be a positive number, or None for sqrt(eps) of the dtype."
@@ -62,6 +66,14 @@ def check_integer(method: Method, field: str, least: int, what: str) -> None:
     is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
     if value is not None and not (is_integer and value >= least):
         raise ValueError(f"{method.name}: {field} is {value!r}; it must be {what}.")
+
+
+def check_choice(method: Method, field: str, choices: tuple[str, ...]) -> None:
+    """Raise an error if a field of the method is none of some words."""
+    value = getattr(method, field, choices[0])
+    if value not in choices:
+        names = ", ".join(map(repr, choices))
+        raise ValueError(f"{method.name}: {field} is {value!r}; it must be one of {names}.")
 
 
 def check_callback(method: Any) -> None:
@@ -100,14 +112,14 @@ class Direct(Method):
 class Cholesky(Direct):
     """A = L L^H, for positive definite A: n^3 / 3 flops. Reads the lower triangle."""
 
-    needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
+    needs = POSITIVE_SEMIDEFINITE
 
 
 class LDL(Direct):
     """A = L D L^H with pivoting (Bunch and Kaufman), for self-adjoint A, definite or not: n^3 / 3
     flops. Reads the lower triangle."""
 
-    needs: ClassVar[int] = SELF_ADJOINT
+    needs = SELF_ADJOINT
 
 
 class LU(Direct):
@@ -121,7 +133,7 @@ class QR(Direct):
 class Eigh(Direct):
     """All eigenvalues and eigenvectors of self-adjoint A: about 9 n^3 flops."""
 
-    needs: ClassVar[int] = SELF_ADJOINT
+    needs = SELF_ADJOINT
 
 
 class Eig(Direct):
@@ -185,7 +197,8 @@ class Iterative(Method):
     progress: bool = False
     precision: str | None = None
 
-    is_iterative: ClassVar[bool] = True
+    is_iterative = True
+    recurrence: ClassVar[Any] = None  # what a cycle does; None if that is steps by `advance`
     needs_adjoint: ClassVar[bool] = False
     least_squares: ClassVar[bool] = False
     squares_operator: ClassVar[bool] = False  # whether it, and its preconditioner, are for A^H A
@@ -199,15 +212,8 @@ class Iterative(Method):
         super().__post_init__()
         check_integer(self, "max_iters", 0, "an integer that is not negative")
         check_callback(self)
-        if self.precision is not None and self.precision not in _LOW:
-            raise ValueError(
-                f"{self.name}: precision is {self.precision!r}; "
-                f"it must be one of {', '.join(map(repr, _LOW))}."
-            )
-
-    def without_arrays(self) -> Any:
-        """The same method as something static, hashable by value."""
-        return replace(self, preconditioner=None, x0=None)
+        if self.precision is not None:
+            check_choice(self, "precision", _LOW)
 
     def iterations(self, m: int, n: int) -> int:
         """The most iterations for an m x n operator."""
@@ -223,7 +229,8 @@ class Iterative(Method):
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
         """Run it on the columns of B; `options` are tol, max_iters, X0 and watch."""
-        return solve_by_steps(xp, self.advance, products, B, **options)
+        recurrence = self.recurrence or by_steps(self.advance)
+        return solve_in_cycles(xp, recurrence.cycle, products, B, **options)
 
     def advance(self, ops: Any, s: Any) -> Any:
         """Make one step, for a method that only needs x and its residual r: change `s.x` and `s.r`.
@@ -271,7 +278,7 @@ class Spectral(Method):
     callback: Callable[[Any], Any] | None = None
     progress: bool = False
 
-    is_iterative: ClassVar[bool] = True
+    is_iterative = True
     shift_type: ClassVar[Any] = None  # what a `shift` may be, if the method takes one
 
     def __post_init__(self) -> None:
@@ -279,10 +286,7 @@ class Spectral(Method):
         check_integer(self, "max_iters", 1, "a positive integer")
         check_callback(self)
         check_integer(self, "basis", 2, "an integer of at least 2")
-        how = getattr(self, "orthogonalisation", ORTHOGONALISATIONS[0])
-        if how not in ORTHOGONALISATIONS:
-            names = " or ".join(map(repr, ORTHOGONALISATIONS))
-            raise ValueError(f"{self.name}: orthogonalisation is {how!r}; it must be {names}.")
+        check_choice(self, "orthogonalisation", ORTHOGONALISATIONS)
         shift = getattr(self, "shift", None)
         if shift is not None and not isinstance(shift, self.shift_type):
             kind = "a real number" if self.shift_type is Real else "a number"
@@ -295,13 +299,6 @@ class Spectral(Method):
         """Whether A is taken as a whole: rules that split it would give its parts a shift that is
         meant for A."""
         return getattr(self, "shift", None) is not None
-
-    def without_arrays(self) -> Any:
-        """The same method as something static, hashable by value."""
-        arrays: dict[str, Any] = {
-            name: None for name in ("x0", "preconditioner") if hasattr(self, name)
-        }
-        return replace(self, **arrays)
 
     @property
     def advice(self) -> str:

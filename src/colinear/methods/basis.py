@@ -108,6 +108,19 @@ def expand(xp: Any, h: Array, V: Array) -> Array:
     return xp.matmul(h, V) if h.ndim == 1 else xp.matmul(h[..., None, :], V)[..., 0, :]
 
 
+def normalised(xp: Any, w: Array) -> tuple[Array, Array]:
+    """w / |w|, which is zero where w is, and |w|."""
+    size = norm(xp, w)
+    return w / without_zeros(xp, size)[..., None], size
+
+
+def within(xp: Any, H: Array, inside: Array, filling: Array) -> Array:
+    """H in the rows and columns that are `inside`; elsewhere zero, but on the diagonal
+    `filling`."""
+    both = inside[..., :, None] & inside[..., None, :]
+    return xp.where(both, H, 0) + xp.make_diagonal(xp.where(inside, 0, filling))
+
+
 def orthogonalise(xp: Any, V: Array, w: Array) -> tuple[Array, Array]:
     """w less its components along the rows of V, and these: one pass of Gram and Schmidt."""
     h = project(xp, V, w)
@@ -142,24 +155,19 @@ def fresh(xp: Any, noise: Array, i: Any) -> Array:
     return turned * ramp ** (i // n)
 
 
-def direction(
-    xp: Any, V: Array, U: Array | None, w: Array, j: Any
-) -> tuple[Array, Array, Array | None]:
-    """The part of w orthogonal to the rows of V before place j: normalised, its norm, and the
-    reflectors with one more.
+def direction(xp: Any, V: Array, U: Array | None, w: Array, j: Any) -> tuple[Array, Array | None]:
+    """The part of w orthogonal to the rows of V before place j, normalised, and the reflectors with
+    one more.
 
     Without reflectors by a pass of Gram and Schmidt, which is the second one if w is almost
     orthogonal already.
     """
     if U is None:
-        w = orthogonalise(xp, rows(xp, V, j), w)[0]
-        size = norm(xp, w)
-        return w / without_zeros(xp, size)[..., None], size, None
-    y = reflect(xp, U, w, j)
-    u, head, size = reflector(xp, y, j)
+        return normalised(xp, orthogonalise(xp, rows(xp, V, j), w)[0])[0], None
+    u, head = reflector(xp, reflect(xp, U, w, j), j)
     U = put_row(xp, U, j, u)
     e = xp.astype(places_like(xp, w) == j, w.dtype)
-    return reflect(xp, U, head[..., None] * e, j + 1, backwards=True), size, U
+    return reflect(xp, U, head[..., None] * e, j + 1, backwards=True), U
 
 
 def extend(
@@ -182,12 +190,7 @@ def extend(
     """
     known, before = rows(xp, V, j), norm(xp, w)
     w, h = orthogonalise(xp, known, w)
-    if is_far and (
-        U is not None
-        or xp.is_functional
-        or xp.peek(w) is None
-        or not bool(xp.all(norm(xp, w) > KEPT * before))
-    ):
+    if is_far and (U is not None or may_be_set(xp, norm(xp, w) <= KEPT * before)):
         w, more = orthogonalise(xp, known, w)
         h = h + more
     length = norm(xp, w)
@@ -197,11 +200,7 @@ def extend(
         for _ in range(2):
             random = direction(xp, V, None, random, j)[0]
         w = xp.where(is_small[..., None], random, w)
-    if U is None:
-        unit = norm(xp, w)
-        v = w / without_zeros(xp, unit)[..., None]
-    else:
-        v, _, U = direction(xp, V, U, w, j)
+    v, U = (normalised(xp, w)[0], None) if U is None else direction(xp, V, U, w, j)
     return h, xp.where(is_small, 0, length), v, U
 
 
@@ -239,14 +238,8 @@ def wanted(xp: Any, values: Array, which: str, shift: complex = 0.0) -> Array:
     """A score of each value, the smaller the better; "SM" and "LM" go by the distance from the
     shift."""
     values = values - shift if shift else values
-    values = (
-        xp.abs(values)
-        if which[1] == "M"
-        else xp.abs(xp.imag(values))
-        if which[1] == "I"
-        else xp.real(values)
-    )
-    return -values if which[0] == "L" else values
+    part = {"M": abs, "I": lambda values: abs(xp.imag(values))}.get(which[1], xp.real)
+    return -part(values) if which[0] == "L" else part(values)
 
 
 def run_cycles(xp: Any, going: Any, cycle: Any, state: Any, watch: Any) -> tuple[Any, bool]:
@@ -288,20 +281,19 @@ def reflect(xp: Any, U: Array, w: Array, count: Any, backwards: bool = False) ->
     return xp.fori_loop(count, body, w)
 
 
-def reflector(xp: Any, y: Array, j: Any) -> tuple[Array, Array, Array]:
+def reflector(xp: Any, y: Array, j: Any) -> tuple[Array, Array]:
     """The unit vector u, zero before place j, whose reflection takes the trailing part x of y to a
-    multiple of e_j; the phase of that multiple, and the norm of x.
+    multiple of e_j; and the phase of that multiple.
 
     u = x + e^(i arg x_j) |x| e_j, normalised: the phase avoids cancellation. Zero if x is zero.
     """
     places = places_like(xp, y)
     x, e = xp.where(places >= j, y, 0), xp.astype(places == j, y.dtype)
-    head, length = xp.sum(x * e, axis=-1), norm(xp, x)
-    size = xp.abs(head)
-    phase = xp.where(size == 0, 1 + 0 * head, head / without_zeros(xp, size))
-    u = x + (phase * length)[..., None] * e
-    scale = norm(xp, u)
-    return u / without_zeros(xp, scale)[..., None], -phase, length
+    head = xp.sum(x * e, axis=-1)
+    size = abs(head)
+    phase = xp.where(size == 0, 1, head / without_zeros(xp, size))
+    u = x + (phase * norm(xp, x))[..., None] * e
+    return normalised(xp, u)[0], -phase
 
 
 def reflectors(xp: Any, V: Array, count: Any) -> Array:

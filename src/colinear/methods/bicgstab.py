@@ -10,38 +10,17 @@ decides (`solve_in_cycles`).
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from ..backends import Array
 from .base import Iterative
-from .iterate import CycleStart, Outcome, Products, Recurrence, solve_in_cycles
-from .vectors import NONFINITE, RESTART, RUNNING, SUCCESS, State
+from .iterate import CycleStart, Recurrence, ResidualState
+from .vectors import NONFINITE, RESTART, RUNNING, SUCCESS
 
 GROWTH = 1e16  # of |r|^2, from which rounding leaves nothing of what was gained
 
 
-class BiCGSTAB(Iterative):
-    """Stabilised biconjugate gradients, for any square A. Two products an iteration and few
-    vectors; preconditioned on the right.
-
-    Examples
-    --------
-    >>> import colinear as co, numpy as np
-    >>> co.solve(np.array([[2.0, 1.0], [-1.0, 1.0]]), np.array([3.0, 0.0]), co.BiCGSTAB()).round(6)
-    array([1., 1.])
-    """
-
-    vectors: ClassVar[int] = 10
-
-    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        products = products._replace(precondition=products.precondition or (lambda x: x))
-        recurrence = Recurrence(begin, step, products=2)
-        return solve_in_cycles(xp, recurrence.cycle, products, B, **options)
-
-
-class BiCGSTABState(State):
-    x: Array
-    r: Array
+class BiCGSTABState(ResidualState):
     shadow: Array
     p: Array
     q: Array  # A M p
@@ -49,32 +28,20 @@ class BiCGSTABState(State):
     alpha: Any
     omega: Any
     least: Any  # |r|^2 at the start of the cycle
-    size: Any
-    status: Any
 
 
 def begin(ops: Any, s: CycleStart) -> BiCGSTABState:
     """The state before the first step."""
-    r, size = ops.own(s.R), ops.number(s.size)
-    one = ops.scalar(ops.constant(1.0, size), r)
-    return BiCGSTABState(
-        x=ops.own(s.X),
-        r=r,
-        shadow=ops.own(s.R),
-        p=0 * r,
-        q=0 * r,
-        rho=one,
-        alpha=one,
-        omega=one,
-        least=size * size,
-        size=size * size,
-        status=ops.codes(s.status),
-    )
+    state: Any = BiCGSTABState.start(ops, s, ops.own(s.X), shadow=ops.own(s.R))
+    state.p, state.q = 0 * state.r, 0 * state.r
+    state.rho = state.alpha = state.omega = ops.scalar(ops.constant(1.0, state.size), state.r)
+    state.least = state.size
+    return state
 
 
 def step(ops: Any, s: BiCGSTABState) -> BiCGSTABState:
     """One iteration: half a step of biconjugate gradients, half a step of steepest descent."""
-    r, shadow, apply = s.r, s.shadow, ops.precondition
+    r, shadow, M = s.r, s.shadow, ops.precondition
     rho = ops.inner(shadow, r)
     lost = abs(rho) <= ops.eps * ops.root(s.least * s.size)
     s.status = status = ops.first(s.status, lost | (s.size > GROWTH * s.least), RESTART)
@@ -83,7 +50,7 @@ def step(ops: Any, s: BiCGSTABState) -> BiCGSTABState:
     beta = ops.ratio(rho, s.rho) * ops.ratio(s.alpha, s.omega)
     p = ops.axpy(-s.omega, s.q, s.p)  # p = p - ω q
     p = ops.cleared(ops.xpby(r, beta, p), status == RUNNING)  # p = r + β p
-    Mp = apply(p)
+    Mp = p if M is None else M(p)
     q = ops.multiply(Mp)  # q = A M p
     slope = ops.inner(shadow, q)
     s.status = status = ops.first(status, ops.infinite(abs(slope)), NONFINITE, slope == 0, RESTART)
@@ -92,7 +59,7 @@ def step(ops: Any, s: BiCGSTABState) -> BiCGSTABState:
     alpha = ops.ratio(rho, slope)
     s.p, s.q, s.rho, s.alpha = p, q, rho, alpha
     r = ops.axpy(-alpha, q, r, status == RUNNING)  # r = r - α q
-    Mr = apply(r)
+    Mr = r if M is None else M(r)
     t = ops.multiply(Mr)  # t = A M r
     length = ops.dot(t, t)
     s.status = status = ops.first(status, ops.infinite(length), NONFINITE)
@@ -106,3 +73,18 @@ def step(ops: Any, s: BiCGSTABState) -> BiCGSTABState:
     s.size = size = ops.where(on, ops.dot(r, r), s.size)
     s.status = ops.first(status, size <= ops.goal, SUCCESS, omega == 0, RESTART)
     return s
+
+
+class BiCGSTAB(Iterative):
+    """Stabilised biconjugate gradients, for any square A. Two products an iteration and few
+    vectors; preconditioned on the right.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.solve(np.array([[2.0, 1.0], [-1.0, 1.0]]), np.array([3.0, 0.0]), co.BiCGSTAB()).round(6)
+    array([1., 1.])
+    """
+
+    vectors = 10
+    recurrence = Recurrence(begin, step, products=2)

@@ -11,66 +11,29 @@ decides (`solve_in_cycles`). Vectors: x, r, p, A p, M r and b.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from ..backends import Array
 from ..properties import POSITIVE_SEMIDEFINITE
 from .base import Iterative
-from .iterate import CycleStart, Outcome, Products, Recurrence, solve_in_cycles
-from .vectors import OPERATOR, PRECONDITIONER, RUNNING, State
+from .iterate import CycleStart, Recurrence, ResidualState
+from .vectors import OPERATOR, PRECONDITIONER, RUNNING
 
 INFINITY = float("inf")
 
 
-class CG(Iterative):
-    """Conjugate gradients, for positive definite A. One product an iteration, six vectors;
-    preconditioned as if split.
-
-    The preconditioner must be positive definite too. Where A or M shows that it is not, the status
-    is NOT_POSITIVE_DEFINITE. `lstsq` and `pinv` take any A: they run it on the normal equations A^H
-    A x = A^H b, written with the residual b - A x (CGLS), and judge it as `LSQR`. A preconditioner
-    is then one of A^H A.
-
-    Examples
-    --------
-    >>> import colinear as co, numpy as np
-    >>> A = co.opaque(co.PSD(np.array([[4.0, 1.0], [1.0, 3.0]])))
-    >>> x, info = co.solve(A, np.array([1.0, 2.0]), co.CG(tol=1e-12), info=True)
-    >>> info.iterations, bool(info.converged.all())
-    (2, True)
-    """
-
-    needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
-    splits_preconditioner: ClassVar[bool] = True
-
-    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        recurrence = Recurrence(begin, step, on_device=True)
-        return solve_in_cycles(xp, recurrence.cycle, products, B, **options)
-
-
-class CGState(State):
-    x: Array
-    r: Array
+class CGState(ResidualState):
     p: Array
     rho: Any  # r^H M r of the step before
     alpha: Any  # the step length
-    size: Any  # |r|^2
-    status: Any
 
 
 def begin(ops: Any, s: CycleStart) -> CGState:
     """The state before the first step: as if r^H M r had been infinite before it, so that nothing
     of p remains."""
     size = ops.number(s.size)
-    return CGState(
-        x=ops.over(s.X),
-        r=ops.own(s.R),
-        p=ops.own(s.R),
-        rho=ops.constant(INFINITY, size),
-        alpha=size,
-        size=size * size,
-        status=ops.codes(s.status),
-    )
+    rho = ops.constant(INFINITY, size)
+    return CGState.start(ops, s, ops.over(s.X), p=ops.own(s.R), rho=rho, alpha=size)
 
 
 def step(ops: Any, s: Any) -> Any:
@@ -100,3 +63,26 @@ def step(ops: Any, s: Any) -> Any:
     s.size = ops.dot(r, r)
     s.status = ops.reached(s.status, s.size)
     return s
+
+
+class CG(Iterative):
+    """Conjugate gradients, for positive definite A. One product an iteration, six vectors;
+    preconditioned as if split.
+
+    The preconditioner must be positive definite too. Where A or M shows that it is not, the status
+    is NOT_POSITIVE_DEFINITE. `lstsq` and `pinv` take any A: they run it on the normal equations A^H
+    A x = A^H b, written with the residual b - A x (CGLS), and judge it as `LSQR`. A preconditioner
+    is then one of A^H A.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.opaque(co.PSD(np.array([[4.0, 1.0], [1.0, 3.0]])))
+    >>> x, info = co.solve(A, np.array([1.0, 2.0]), co.CG(tol=1e-12), info=True)
+    >>> info.iterations, bool(info.converged.all())
+    (2, True)
+    """
+
+    needs = POSITIVE_SEMIDEFINITE
+    splits_preconditioner = True
+    recurrence = Recurrence(begin, step, on_device=True)

@@ -18,7 +18,7 @@ was tried, and it is what is reported.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 from ..backends import Array, adjoint, eye_like, hermitian, inner_products, positive_or_one
 from ..properties import POSITIVE_SEMIDEFINITE
@@ -42,7 +42,7 @@ class XTrace(SimpleEstimator):
     (True, True)
     """
 
-    least: ClassVar[int] = 4
+    least = 4
 
 
 class XDiag(SimpleEstimator):
@@ -57,7 +57,7 @@ class XDiag(SimpleEstimator):
     array([5., 5., 5.])
     """
 
-    least: ClassVar[int] = 4
+    least = 4
 
 
 class XNysTrace(SimpleEstimator):
@@ -72,14 +72,14 @@ class XNysTrace(SimpleEstimator):
     True
     """
 
-    least: ClassVar[int] = 2
-    needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
+    least = 2
+    needs = POSITIVE_SEMIDEFINITE
 
 
 def range_of(xp: Any, Y: Array) -> tuple[Array, Array, Array, Array]:
     """Q and R of Y, the vectors s_i as columns of S, and whether the rank is lost, (*batch,)."""
     Q, R = xp.qr(Y)
-    size = xp.abs(xp.diagonal(R))
+    size = abs(xp.diagonal(R))
     largest = xp.max(size, axis=-1)
     lost = xp.min(size, axis=-1) <= LOST * math.sqrt(Y.shape[-2]) * xp.eps(Y.dtype) * largest
     eye = eye_like(xp, R)
@@ -88,37 +88,33 @@ def range_of(xp: Any, Y: Array) -> tuple[Array, Array, Array, Array]:
     return Q, R, S / xp.vector_norm(S, axis=-2, keepdims=True), lost
 
 
-class Estimates(NamedTuple):
-    """m estimates along the last axis, their means without each of the vectors, and what the range
-    Q alone gives."""
-
-    each: Array
-    without: Array
-    whole: Array
-
-    def summary(self, xp: Any, lost: Any = False) -> tuple[Array, Array]:
-        """The mean and its standard error; what Q alone gives where the rank is lost."""
-        m = self.each.shape[-1]
-        mean = xp.mean(self.each, axis=-1)
-        low = xp.sum(xp.abs(self.each - mean[..., None]) ** 2, axis=-1) / (m * max(1, m - 1))
-        center = xp.mean(self.without, axis=-1)
-        high = xp.sum(xp.abs(self.without - center[..., None]) ** 2, axis=-1) * ((m - 1) / m)
-        error = (low * xp.maximum(high, low)) ** 0.25
-        if lost is False:
-            return mean, error
-        return xp.where(lost, self.whole, mean), xp.where(lost, 0, error)
+def summary(
+    xp: Any, each: Array, without: Array, whole: Array, lost: Any = False
+) -> tuple[Array, Array]:
+    """The mean of m estimates along the last axis, and its standard error, by their means without
+    each of the vectors; `whole`, what the range Q alone gives, where the rank is lost."""
+    m = each.shape[-1]
+    mean, center = xp.mean(each, axis=-1), xp.mean(without, axis=-1)
+    low = xp.sum(abs(each - mean[..., None]) ** 2, axis=-1) / (m * max(1, m - 1))
+    high = xp.sum(abs(without - center[..., None]) ** 2, axis=-1) * ((m - 1) / m)
+    error = (low * xp.maximum(high, low)) ** 0.25
+    return (
+        (mean, error) if lost is False else (xp.where(lost, whole, mean), xp.where(lost, 0, error))
+    )
 
 
 def _pairs(xp: Any, G: Array) -> tuple[Array, Array]:
     """For G_ij = s_i^H s_j: 1 / (1 - |G_ij|^2), the part of s_j beside s_i, and zero for i = j; and
     the mask of the others."""
     others = 1 - eye_like(xp, xp.real(G))
-    rest = xp.maximum(1 - xp.abs(G) ** 2, xp.eps(G.dtype) + 0 * others)
+    rest = xp.maximum(1 - abs(G) ** 2, xp.eps(G.dtype))
     return others / rest, others
 
 
-def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -> Estimates:
-    """The m estimates of XTrace, (*batch, m); from Ω = W, Y = A Ω, its range Q, and Z = A Q.
+def trace_summary(
+    xp: Any, lost: Array, W: Array, Y: Array, Q: Array, S: Array, Z: Array
+) -> tuple[Array, Array]:
+    """XTrace and its standard error; from Ω = W, Y = A Ω, its range Q, and Z = A Q.
 
     With t = Q^H ω - s s^H Q^H ω and v = ω - Q t, the part of ω outside: tr H - s^H H s + c v^H A v,
     where c makes v as long as the square root of the dimension that is left, n - m + 1.
@@ -131,8 +127,7 @@ def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -
     V = W - xp.matmul(Q, T)
     AV = Y - xp.matmul(Z, T)
     form = xp.vecdot(V, AV, axis=-2)
-    length = xp.real(xp.vecdot(V, V, axis=-2))
-    length = positive_or_one(xp, length)
+    length = positive_or_one(xp, xp.real(xp.vecdot(V, V, axis=-2)))
     whole = xp.sum(xp.diagonal(H), axis=-1)
     K = inner_products(xp, S, xp.matmul(H, S))
     each = whole[..., None] - xp.diagonal(K) + form * ((n - m + 1) / length)
@@ -140,23 +135,23 @@ def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -
     # becomes v_i + Q e c with c = e^H Q^H ω_i.
     G = inner_products(xp, S, S)
     part, others = _pairs(xp, G)
-    square = xp.abs(G) ** 2
+    square = abs(G) ** 2
     Kt, bar = xp.matrix_transpose(K), xp.conj(G)
     inner = (xp.diagonal(K)[..., None, :] - G * Kt - bar * K + square * own(K)) * part  # e^H H e
     D, F = (xp.matrix_transpose(inner_products(xp, S, X)) for X in (P, inner_products(xp, Q, AV)))
     B = xp.matmul(inner_products(xp, V, Z), S)
     c, left = (X - bar * own(X) for X in (D, F))  # times sqrt(part)
     right = B - G * own(B)
-    forms = (
-        form[..., :, None] + part * (xp.conj(c) * left + right * c) + part * xp.abs(c) ** 2 * inner
-    )
-    lengths = length[..., :, None] + part * xp.abs(c) ** 2
+    forms = form[..., :, None] + part * (xp.conj(c) * left + right * c) + part * abs(c) ** 2 * inner
+    lengths = length[..., :, None] + part * abs(c) ** 2
     pairs = whole[..., None, None] - own(K) - inner + forms * ((n - m + 2) / lengths)
-    return Estimates(each, xp.sum(pairs * others, axis=-2) / max(1, m - 1), whole)
+    return summary(xp, each, xp.sum(pairs * others, axis=-2) / max(1, m - 1), whole, lost)
 
 
-def diagonal_estimates(xp: Any, W: Array, Q: Array, R: Array, S: Array, Z: Array) -> Estimates:
-    """The m estimates of XDiag, (*batch, n, m); from Ω = W (of entries of modulus 1), A Ω = Q R and
+def diagonal_summary(
+    xp: Any, lost: Array, W: Array, Q: Array, R: Array, S: Array, Z: Array
+) -> tuple[Array, Array]:
+    """XDiag and its standard errors; from Ω = W (of entries of modulus 1), A Ω = Q R and
     Z = A^H Q.
 
     diag(Q Q^H A) - (Q s) * conj(Z s) + conj(ω) * Q s s^H r, since what A ω has outside of the
@@ -173,7 +168,7 @@ def diagonal_estimates(xp: Any, W: Array, Q: Array, R: Array, S: Array, Z: Array
     # |G_ij|^2).
     G = inner_products(xp, S, S)
     part, _ = _pairs(xp, G)
-    bar, square = xp.conj(G) * part, xp.abs(G) ** 2 * part
+    bar, square = xp.conj(G) * part, abs(G) ** 2 * part
     removed = (
         both * xp.sum(part, axis=-2)[..., None, :]
         - left * xp.matmul(right, bar)
@@ -182,12 +177,12 @@ def diagonal_estimates(xp: Any, W: Array, Q: Array, R: Array, S: Array, Z: Array
     )
     added = xp.matmul(outside, xp.astype(square, both.dtype)) - left * xp.matmul(W, bar)
     total = xp.sum(each, axis=-1)[..., None] - each - removed + added
-    return Estimates(each, total / max(1, m - 1), whole)
+    return summary(xp, each, total / max(1, m - 1), whole, lost[..., None])
 
 
-def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Estimates, Array]:
-    """The m estimates of XNysTrace, (*batch, m), and whether Ω^H A Ω is positive definite; from Ω =
-    W and Y = A Ω.
+def nystrom_summary(xp: Any, W: Array, Y: Array) -> tuple[Array, Array, Array]:
+    """XNysTrace, its standard error, and whether Ω^H A Ω is positive definite; from Ω = W and Y =
+    A Ω.
 
     With a shift of a rounding, H = Ω^H Y and g = diag(H^-1): tr(Y H^-1 Y^H) - |Y H^-1 e_i|^2 / g_i
     + c_i / g_i. c_i makes the part of ω_i outside of the others as long as the square root of the
@@ -206,34 +201,15 @@ def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Estimates, Array]:
     D = inner_products(xp, F, F)
     overlap = xp.cholesky_solve(xp.cholesky(inner_products(xp, W, W))[0], eye)
     g, d, o = (xp.real(xp.diagonal(X)) for X in (inverse, D, overlap))
-    whole = xp.sum(xp.abs(B) ** 2, axis=(-2, -1)) - n * shift
+    whole = xp.sum(abs(B) ** 2, axis=(-2, -1)) - n * shift
     each = whole[..., None] + ((n - m + 1) * o - d) / g
     # Without ω_j too: 2 x 2 blocks of the inverses take the place of their diagonals.
     gi, di, oi = (x[..., :, None] for x in (g, d, o))
     gj, dj, oj = (x[..., None, :] for x in (g, d, o))
     least = xp.eps(Y.dtype)
-    block = xp.maximum(gi * gj - xp.abs(inverse) ** 2, least * gi * gj)
-    block_o = xp.maximum(oi * oj - xp.abs(overlap) ** 2, least * oi * oj)
+    block = xp.maximum(gi * gj - abs(inverse) ** 2, least * gi * gj)
+    block_o = xp.maximum(oi * oj - abs(overlap) ** 2, least * oi * oj)
     dropped = (gj * di + gi * dj - 2 * xp.real(inverse * xp.matrix_transpose(D))) / block
     pairs = whole[..., None, None] - dropped + (n - m + 2) * (gj / block) * (block_o / oj)
-    others = 1 - eye_like(xp, g)
-    return Estimates(each, xp.sum(pairs * others, axis=-2) / max(1, m - 1), whole), positive
-
-
-# --------------------------------------------------------------------------------- as they are used
-
-
-def trace_summary(xp: Any, lost: Array, *arrays: Array) -> tuple[Array, Array]:
-    """XTrace and its standard error."""
-    return trace_estimates(xp, *arrays).summary(xp, lost)
-
-
-def diagonal_summary(xp: Any, lost: Array, *arrays: Array) -> tuple[Array, Array]:
-    """XDiag and its standard errors."""
-    return diagonal_estimates(xp, *arrays).summary(xp, lost[..., None])
-
-
-def nystrom_summary(xp: Any, W: Array, Y: Array) -> tuple[Array, Array, Array]:
-    """XNysTrace, its standard error, and whether A is seen to be positive."""
-    found, positive = nystrom_estimates(xp, W, Y)
-    return *found.summary(xp), positive
+    without = xp.sum(pairs * (1 - eye_like(xp, g)), axis=-2) / max(1, m - 1)
+    return *summary(xp, each, without, whole), positive

@@ -23,13 +23,24 @@ and Ritz.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..backends import Array, hermitian, inner_products, zeros_like
-from .basis import SAFETY, Pairs, all_finite, count_of, every, larger, plain, smaller, take_columns
+from ..backends import Array, hermitian, inner_products, positive_or_one, zeros_like
+from .basis import (
+    SAFETY,
+    Pairs,
+    all_finite,
+    count_of,
+    every,
+    larger,
+    pairs_of,
+    plain,
+    smaller,
+    take_columns,
+)
 from .lanczos import lanczos, ritz_values
 from .restarted import Request
-from .vectors import LinearMap
+from .vectors import LinearMap, State
 
 MORE = 3  # pairs beyond the wanted
 
@@ -54,7 +65,7 @@ FIRST = 3  # bases filled by H itself before there is a polynomial
 BASES = 6  # filled with the first polynomial; with each that follows twice as many
 
 
-class FilteredState(NamedTuple):
+class FilteredState(State):
     """Where a run stands, between two polynomials."""
 
     start: Array  # (*lanes, n)
@@ -69,6 +80,11 @@ class FilteredState(NamedTuple):
     matvecs: Any
     done: Any
     finite: Any
+
+    @property
+    def iterations(self) -> Any:
+        """The products so far, in which a run is counted."""
+        return self.matvecs
 
 
 def filtered(
@@ -125,11 +141,7 @@ def filtered(
         own = {**options, "max_iters": left, "patience": s.bases * m, "relative": True}
         found = lanczos(xp, polynomial, s.start, noise, count, "LA", **own)
         stopped = found.stopped
-        return judged(found, s)
-
-    def judged(found: Pairs, s: FilteredState) -> FilteredState:
-        """The pairs of A in the space that was found, by Rayleigh and Ritz, and the next
-        polynomial."""
+        # The pairs of A in the space that was found, by Rayleigh and Ritz.
         X = xp.matrix_transpose(found.vectors)
         X = 1.5 * X - 0.5 * xp.matmul(X, inner_products(xp, X, X))  # orthonormal to rounding
         Z = less_shift(X)
@@ -139,40 +151,35 @@ def filtered(
         C = take_columns(xp, C, order)
         X, Z = xp.matmul(X, C), xp.matmul(Z, C)
         largest = xp.max(abs(theta), axis=-1)
-        beside, near, Ritz = s.beside, True, theta  # Ritz values of H
+        near, Ritz = True, theta  # Ritz values of H
         least, norm = Ritz[..., 0], xp.maximum(abs(s.b), largest)
         if not is_end:
             # none of the wanted was missed
             near = every(xp, 2 * s.beside <= abs(theta[..., -1]) - abs(theta[..., k - 1]))
             squares = xp.eigvalsh(hermitian(xp, inner_products(xp, Z, Z)))
-            distance = xp.sqrt(xp.maximum(squares, 0 * theta))
-            beside = BESIDE * (distance[..., -1] - distance[..., k - 1])
-            Ritz = (distance + beside[..., None]) ** 2
+            distance = xp.sqrt(xp.maximum(squares, 0))
+            s.beside = BESIDE * (distance[..., -1] - distance[..., k - 1])
+            Ritz = (distance + s.beside[..., None]) ** 2
             least, norm = 0 * s.a, xp.sqrt(s.b)
         residual = xp.vector_norm(Z - X * theta[..., None, :], axis=-2)
-        size = xp.maximum(s.size, xp.maximum(largest, norm / 1.5))
-        target = SAFETY * max(ask.tol, 2 * xp.eps(X.dtype)) * size[..., None]
+        s.size = xp.maximum(s.size, xp.maximum(largest, norm / 1.5))
+        target = SAFETY * max(ask.tol, 2 * xp.eps(X.dtype)) * s.size[..., None]
         right = every(xp, residual[..., :k] <= target)
         last = Ritz[..., k - 1]
-        below = xp.logical_or(last <= s.a + 1e-3 * (s.b - s.a), xp.asarray(s.degree == 1))
-        b = xp.where(below, s.b, 1.5 * s.b + 0.1 * abs(s.b))
-        a = xp.where(below, xp.minimum(Ritz[..., -1], b - 1e-3 * abs(b)), s.a)
-        far, farthest = ((a - x) * 2 / xp.where(b > a, b - a, 1) for x in (last, least))
-        return FilteredState(
-            start=xp.sum(xp.matrix_transpose(X), axis=-2),
-            a=a,
-            b=b,
-            beside=beside,
-            # common to all lanes
-            degree=_degree(xp, xp.min(far), xp.max(farthest), (most - s.matvecs) // (each * m)),
-            bases=2 * s.bases,
-            values=sign * theta[..., :k] if is_end else theta[..., :k] + shift,
-            vectors=xp.matrix_transpose(X)[..., :k, :],
-            size=size,
-            matvecs=s.matvecs + each * s.degree * found.matvecs + k,
-            done=found.done & right & near & every(xp, below),
-            finite=found.finite & all_finite(xp, theta),
-        )
+        below = (last <= s.a + 1e-3 * (s.b - s.a)) | (s.degree == 1)
+        s.values = sign * theta[..., :k] if is_end else theta[..., :k] + shift
+        s.vectors = xp.matrix_transpose(X)[..., :k, :]
+        s.done = found.done & right & near & every(xp, below)
+        s.finite = found.finite & all_finite(xp, theta)
+        # The next polynomial, of a degree that is common to all lanes.
+        s.start, s.bases = xp.sum(xp.matrix_transpose(X), axis=-2), 2 * s.bases
+        s.b = b = xp.where(below, s.b, 1.5 * s.b + 0.1 * abs(s.b))
+        s.a = a = xp.where(below, xp.minimum(Ritz[..., -1], b - 1e-3 * abs(b)), s.a)
+        far, farthest = ((a - x) * 2 / positive_or_one(xp, b - a) for x in (last, least))
+        highest = (most - s.matvecs) // (each * m)
+        s.matvecs = s.matvecs + each * s.degree * found.matvecs + k
+        s.degree = _degree(xp, xp.min(far), xp.max(farthest), highest)
+        return s
 
     def going(s: FilteredState) -> Any:
         # for one basis at least
@@ -183,7 +190,7 @@ def filtered(
     used = each * steps
     values, residual, size = ritz_values(xp, times, start, noise, steps)
     top = values[..., 0] + residual[..., 0] + 0.01 * xp.maximum(abs(values[..., 0]), size)
-    top = xp.where(size == 0, 1 + 0 * top, top)
+    top = xp.where(size == 0, 1, top)
     V = zeros_like(xp, start, (*start.shape[:-1], k, n))
     state = FilteredState(
         start=start,
@@ -204,8 +211,7 @@ def filtered(
     else:
         while going(state):
             state = stage(state)
-    ended = state.size, state.matvecs, state.matvecs, state.done, state.finite, stopped
-    return Pairs(state.values, state.vectors, *ended)
+    return pairs_of(state, state.values, state.vectors, stopped)
 
 
 def _degree(xp: Any, last: Array, best: Array, highest: Any) -> Any:
@@ -215,9 +221,9 @@ def _degree(xp: Any, last: Array, best: Array, highest: Any) -> Any:
     It is x at 1 + f for the degree arcosh(x) / arcosh(1 + f).
     """
     # arcosh(1 + f) = log(1 + f + sqrt(f (2 + f)))
-    far, farthest = (xp.maximum(f, 0 * f + 1e-12) for f in (last, best))
-    roots = [xp.log(1 + f + xp.sqrt(f * (2 + f))) for f in (far, farthest)]
+    far = (xp.maximum(f, 1e-12) for f in (last, best))
+    roots = [xp.log(1 + f + xp.sqrt(f * (2 + f))) for f in far]
     degree = xp.minimum(math.acosh(GAIN) / roots[0], math.acosh(LARGEST) / roots[1])
-    degree = xp.where(xp.isfinite(last + best), xp.minimum(degree, 0 * degree + HIGHEST), 2)
+    degree = xp.where(xp.isfinite(last + best), xp.minimum(degree, HIGHEST), 2)
     degree = plain(xp, xp.astype(degree, xp.asarray(1).dtype))
     return larger(xp, smaller(xp, degree, highest // BASES), 2)

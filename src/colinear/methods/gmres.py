@@ -15,9 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..backends import Array
+from ..backends import Array, adjoint, inner_products, places_like, without_zeros, zeros_like
 from ..status import Status
 from .base import Iterative, check_integer
+from .basis import norm, orthogonalise, put_row, smaller
 from .iterate import CycleStart, Outcome, Products, Solve, solve_in_cycles
 from .loop import is_compiling
 from .vectors import (
@@ -30,17 +31,11 @@ from .vectors import (
     divide,
     first_of,
     is_plain,
-)
+)  # fmt: skip
 
 ZERO_PIVOT = 1000  # times eps: a pivot so small beside |A| is zero
-
-
 DEFAULT_RESTART = 30
-
-
 UNRESTARTED_ROWS = 200  # rows up to which GMRES keeps all vectors
-
-
 ACCURATE = 1000  # roundings up to which a relative residual is at the accuracy of the dtype
 
 
@@ -80,11 +75,10 @@ class GMRES(Iterative):
         size = self.basis(n)
         if size == n or status > Status.MAX_ITERATIONS or residual <= ACCURATE * eps:
             return ""
-        what = (
-            "a basis that begins again" if status is Status.STAGNATION else "the basis begins again"
-        )
-        end = " no longer reduces the residual" if status is Status.STAGNATION else ""
-        return f"{what} after {size} vectors{end}: raise restart= (n, here {n}, never begins again)"
+        what = f"the basis begins again after {size} vectors"
+        if status is Status.STAGNATION:
+            what = f"a basis that begins again after {size} vectors no longer reduces the residual"
+        return f"{what}: raise restart= (n, here {n}, never begins again)"
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
         rows, M = B.shape[max(-2, -B.ndim)], products.precondition
@@ -94,18 +88,17 @@ class GMRES(Iterative):
             return products.multiply(X if M is None else M(X))
 
         def cycle(solve: Solve, s: CycleStart) -> CycleStart:
-            goal, full, limit = solve.goal(s), s.run.iteration + m, solve.loop.limit
-
             def solution(state: GMRESState) -> Array:
                 correction = combination(xp, state)
                 return s.X + (correction if M is None else M(correction))  # x = x + M V y
 
+            goal = solve.goal(s)
             run = solve.loop.run(
                 lambda _, state: step(xp, product, goal, state),
                 Columns(xp, B.dtype, waits=xp.peek(s.size) is None),
-                s.run._replace(state=initial(xp, m, s)),
+                s.run._replace(state=begin(xp, m, s)),
                 solution,
-                min(full, limit) if isinstance(full, int) else xp.minimum(full, limit),
+                smaller(xp, s.run.iteration + m, solve.loop.limit),
             )
             X, status, norm = solution(run.state), run.state.status, run.state.norm
             run = run._replace(state=None)  # the basis is free again
@@ -129,25 +122,19 @@ class GMRESState(State):
     norm: Array  # the largest |A v| so far, for |A|
 
 
-def initial(xp: Any, m: int, s: CycleStart) -> GMRESState:
+def begin(xp: Any, m: int, s: CycleStart) -> GMRESState:
+    """The state before the first step of a cycle."""
     R = turn(xp, s.R)  # (*batch, k, n)
     *outer, n = R.shape
-    device = xp.device_of(R)
-    V = xp.zeros((*outer, m + 1, n), dtype=R.dtype, device=device)
-    if not is_plain(xp, R):  # it must vary with R where that is mapped over
-        V = V + 0 * R[..., None, :1]
-    V = written(xp, V, (..., 0, slice(None)), R * divide(xp, 1 + 0 * s.size, s.size)[..., None])
-    H = xp.zeros((*outer, m, m), dtype=R.dtype, device=device) + xp.eye(
-        m, dtype=R.dtype, device=device
+    first = R / without_zeros(xp, s.size)[..., None]
+    H, Q = (
+        zeros_like(xp, R, (*outer, k, k)) + xp.eye(k, dtype=R.dtype, device=xp.device_of(R))
+        for k in (m, m + 1)
     )
-    Q = xp.zeros((*outer, m + 1, m + 1), dtype=R.dtype, device=device) + xp.eye(
-        m + 1, dtype=R.dtype, device=device
-    )
-    zero = 0 * R[..., :1, None]
     return GMRESState(
-        V=V,
-        H=H + zero,
-        Q=Q + zero,
+        V=put_row(xp, zeros_like(xp, R, (*outer, m + 1, n)), 0, first),
+        H=H,
+        Q=Q,
         beta=s.size,
         size=s.size**2,
         status=s.status,
@@ -159,114 +146,69 @@ def initial(xp: Any, m: int, s: CycleStart) -> GMRESState:
 
 def step(xp: Any, product: Any, goal: Array, s: GMRESState) -> GMRESState:
     """One more vector of the basis, for all columns that run."""
-    V, j = s.V, s.j
-    plain = is_plain(xp, V)
-    known = V[..., : j + 1, :] if plain else V  # rows that are not yet there are zero
-    # (*batch, k, n, 1)
-    W = turn(xp, product(turn(xp, V[..., j, :])))[..., None]
-    before = norm(xp, W)
-    h = 0
-    for _ in range(2):  # twice is enough (Kahan; Parlett 1980)
-        projected = xp.matmul(xp.conj(known), W)
-        W = W - xp.matmul(xp.matrix_transpose(known), projected)
-        h = h + projected
-    after = norm(xp, W)
+    V, H, Q, j, eps = s.V, s.H, s.Q, s.j, xp.eps(s.V.dtype)
+    known = V[..., : j + 1, :] if is_plain(xp, V) else V  # rows that are not yet there are zero
+    w = turn(xp, product(turn(xp, V[..., j, :])))
+    before = norm(xp, w)
+    w, h = orthogonalise(xp, known, w)
+    w, more = orthogonalise(xp, known, w)  # twice is enough (Kahan; Parlett 1980)
+    after = norm(xp, w)
     # what is left is rounding: the subspace is invariant
-    after = xp.where(after > 10 * xp.eps(V.dtype) * before, after, 0)
-    status = first_of(xp, s.status, (xp.logical_not(xp.isfinite(before)), NONFINITE))
+    after = xp.where(after > 10 * eps * before, after, 0)
     # the new column of the Hessenberg matrix, rotated; then one rotation more
-    Q, size_known = s.Q, known.shape[-2]
-    column = xp.matmul(Q[..., :, :size_known], h)[..., 0]
+    column = xp.matmul(Q[..., :, : known.shape[-2]], (h + more)[..., None])[..., 0]
     a = column[..., j]
-    length = xp.sqrt(xp.abs(a) ** 2 + after**2)
+    length = xp.sqrt(abs(a) ** 2 + after**2)
     # A vector of the basis that A sends to zero, up to rounding: to go along it would only make x
     # large.
-    largest = xp.maximum(s.norm, before)
-    status = first_of(xp, status, (length <= ZERO_PIVOT * xp.eps(V.dtype) * largest, SINGULAR))
+    s.norm = xp.maximum(s.norm, before)
+    broken, vanished = ~xp.isfinite(before), length <= ZERO_PIVOT * eps * s.norm
+    status = first_of(xp, s.status, broken, NONFINITE, vanished, SINGULAR)
     going = status == RUNNING
-    cosine, sine = (
-        divide(xp, a, xp.astype(length, a.dtype))[..., None],
-        divide(xp, after, length)[..., None],
-    )
-    upper = xp.conj(cosine) * Q[..., j, :] + sine * Q[..., j + 1, :]
-    lower = -sine * Q[..., j, :] + cosine * Q[..., j + 1, :]
-    Q = written(xp, Q, (..., j, slice(None)), xp.where(going[..., None], upper, Q[..., j, :]))
-    Q = written(
-        xp, Q, (..., j + 1, slice(None)), xp.where(going[..., None], lower, Q[..., j + 1, :])
-    )
-    m = s.H.shape[-1]
-    places = xp.arange(m, device=xp.device_of(V))
-    entries = xp.where(
-        places < j, column[..., :m], xp.where(places == j, xp.astype(length, a.dtype)[..., None], 0)
-    )
-    H = written(xp, s.H, (..., j, slice(None)), xp.where(going[..., None], entries, s.H[..., j, :]))
-    size = xp.where(going, (s.beta * xp.abs(Q[..., j + 1, 0])) ** 2, s.size)
-    status = first_of(xp, status, (size <= goal, SUCCESS))
-    kept = (status == RUNNING)[..., None]
-    unit = W[..., 0] * divide(xp, 1 + 0 * after, after)[..., None]
-    V = written(xp, V, (..., j + 1, slice(None)), xp.where(kept, unit, 0))
-    return GMRESState(
-        V=V,
-        H=H,
-        Q=Q,
-        beta=s.beta,
-        size=size,
-        status=status,
-        j=j + 1,
-        taken=s.taken + going,
-        norm=largest,
-    )
+    on, pivot = going[..., None], xp.astype(length, a.dtype)[..., None]
+    cosine, sine = divide(xp, a[..., None], pivot), divide(xp, after, length)[..., None]
+    q, following = Q[..., j, :], Q[..., j + 1, :]
+    upper = xp.where(on, xp.conj(cosine) * q + sine * following, q)
+    lower = xp.where(on, cosine * following - sine * q, following)
+    s.Q = put_row(xp, put_row(xp, Q, j, upper), j + 1, lower)
+    m, places = H.shape[-1], places_like(xp, H)
+    entries = xp.where(places < j, column[..., :m], xp.where(places == j, pivot, 0))
+    s.H = put_row(xp, H, j, xp.where(on, entries, H[..., j, :]))
+    s.size = xp.where(going, (s.beta * abs(lower[..., 0])) ** 2, s.size)
+    s.status = first_of(xp, status, s.size <= goal, SUCCESS)
+    unit = w / without_zeros(xp, after)[..., None]
+    s.V = put_row(xp, V, j + 1, xp.where((s.status == RUNNING)[..., None], unit, 0))
+    s.j, s.taken = j + 1, s.taken + going
+    return s
 
 
 def combination(xp: Any, s: GMRESState) -> Array:
     """V y with y the solution of H y = β Q e_1, for each column as far as it has come."""
     m = s.H.shape[-1]
-    reached = xp.arange(m, device=xp.device_of(s.V)) < s.taken[..., None]
-    right = xp.where(reached, s.beta[..., None] * s.Q[..., :m, 0], 0)
+    reached = places_like(xp, s.H) < s.taken[..., None]
+    right = xp.where(reached, s.beta[..., None] * s.Q[..., :m, 0], 0)[..., None]
     U = xp.matrix_transpose(s.H)
-    y = xp.solve_triangular(U, right[..., None], lower=False)
+    y = xp.solve_triangular(U, right, lower=False)
     # A y that large is all rounding: H is singular, and the shortest of the y that do as well is
     # taken.
-    absurd = xp.logical_not(
-        xp.max(xp.abs(y), axis=(-2, -1)) * s.norm * ZERO_PIVOT * xp.eps(y.dtype) <= s.beta
-    )
-    some = xp.any(absurd & (s.beta > 0))
-    if is_compiling():  # no value can be looked at
-        return _of_basis(xp, s, xp.where(absurd[..., None, None], _shortest(xp, U, right), y))
-    if is_plain(xp, y) and not bool(some):
-        return _of_basis(xp, s, y)
+    largest = xp.max(abs(y), axis=(-2, -1)) * s.norm
+    absurd = ~(largest * ZERO_PIVOT * xp.eps(y.dtype) <= s.beta)
+    # where torch compiles, no value can be looked at
+    some = True if is_compiling() else xp.any(absurd & (s.beta > 0))
     shortest = xp.cond(some, lambda U, y: _shortest(xp, U, right), lambda U, y: y, U, y)
-    return _of_basis(xp, s, xp.where(absurd[..., None, None], shortest, y))
+    y = xp.where(absurd[..., None, None], shortest, y)
+    return turn(xp, xp.matmul(xp.matrix_transpose(s.V[..., :m, :]), y)[..., 0])
 
 
 def _shortest(xp: Any, U: Array, right: Array) -> Array:
+    """The shortest y of those for which |right - U y| is least, U being singular to rounding."""
     W, sigma, V_adjoint = xp.svd(U)
     kept = sigma > ZERO_PIVOT * xp.eps(U.dtype) * sigma[..., :1]
     inverted = xp.where(kept, 1 / xp.where(kept, sigma, 1), 0)
-    coefficients = inverted[..., None] * xp.matmul(
-        xp.conj(xp.matrix_transpose(W)), right[..., None]
-    )
-    return xp.matmul(xp.conj(xp.matrix_transpose(V_adjoint)), coefficients)
-
-
-def _of_basis(xp: Any, s: GMRESState, y: Array) -> Array:
-    m = s.H.shape[-1]
-    return turn(xp, xp.matmul(xp.matrix_transpose(s.V[..., :m, :]), y)[..., 0])
+    coefficients = inverted[..., None] * inner_products(xp, W, right)
+    return xp.matmul(adjoint(xp, V_adjoint), coefficients)
 
 
 def turn(xp: Any, X: Array) -> Array:
     """Columns as rows, rows as columns; one vector as it is."""
     return X if X.ndim == 1 else xp.matrix_transpose(X)
-
-
-def written(xp: Any, X: Array, key: Any, values: Array) -> Array:
-    """X with other values at some places, written over X if that may be."""
-    if not is_plain(xp, X, values):
-        return xp.set_at(X, key, values)
-    X[key] = values
-    return X
-
-
-def norm(xp: Any, W: Array) -> Array:
-    """|w| for each column of blocks (*batch, k, n, 1)."""
-    return xp.sqrt(xp.real(xp.vecdot(W, W, axis=-2)))[..., 0]

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ..backends import Array, namespace_of
+from ..backends import Array, namespace_of, positive_or_one, zeros_like
 from ..info import Info
 from ..status import Status
 from .loop import NO_MONITOR, Loop, Monitor, Run, is_compiling
@@ -37,7 +37,6 @@ from .vectors import (
     Single,
     State,
     column_norms,
-    divide,
     final_code,
     is_plain,
     status_of,
@@ -149,21 +148,21 @@ class Solve:
         self.optimality, self.consistent = optimality, consistent
         # what makes of numbers factors of vectors
         self.wide = (..., None) if B.ndim == 1 else (..., None, slice(None))
-        self.axis, self.sizes = max(-2, -B.ndim), column_norms(xp, B)
-        self.scale = xp.where(self.sizes > 0, self.sizes, 1)[self.wide]
+        sizes = column_norms(xp, B)
+        scales = positive_or_one(xp, sizes)
+        self.axis, self.size, self.scale = max(-2, -B.ndim), sizes / scales, scales[self.wide]
         self.B, self.eps = B / self.scale, xp.eps(B.dtype)
         self.loop = Loop(xp, watch, max_iters, self.scale)
 
     def begin(self, X0: Array | None) -> CycleStart:
         """Where the first cycle starts."""
-        xp, sizes, R = self.xp, self.sizes, self.B
+        xp, size, R, columns = self.xp, self.size, self.B, self.products.columns
         shape = list(R.shape)
-        shape[self.axis] = self.products.columns or shape[self.axis]
-        X = xp.zeros(tuple(shape), dtype=R.dtype, device=xp.device_of(R))
-        size = sizes / xp.where(sizes > 0, sizes, 1)
+        shape[self.axis] = shape[self.axis] if columns is None else columns
+        X = zeros_like(xp, R, tuple(shape))
         if X0 is not None:  # of a zero right side the answer is known, whatever the guess
             X0 = xp.broadcast_to(X0 / self.scale, X.shape)
-            X = xp.where((sizes > 0)[self.wide], X0, X)
+            X = xp.where((size > 0)[self.wide], X0, X)
             R = R - self.products.multiply(X)
             size = column_norms(xp, R)
         status = xp.where(size <= self.tol, SUCCESS, RUNNING)
@@ -187,7 +186,7 @@ class Solve:
     def goal(self, s: CycleStart) -> Array:
         """The squared norm of the residual at which a column is done with a cycle: one that has
         fallen by eps within a cycle is no longer that of x."""
-        return self.xp.maximum((self.eps * s.size) ** 2, self.tol**2 + 0 * s.size)
+        return self.xp.maximum((self.eps * s.size) ** 2, self.tol**2)
 
     def kinds_of_vectors(self, s: CycleStart, on_device: bool) -> Iterator[Any]:
         """Yield the operations on vectors that fit, the quickest first."""
@@ -214,9 +213,9 @@ class Solve:
         R = self.B - self.products.multiply(X)
         # B has norm 1: a residual whose square overflows has failed, one whose square vanishes not
         size = measure = xp.sqrt(xp.real(xp.vecdot(R, R, axis=self.axis)))
-        before = s.size if self.optimality is None else s.measure
+        before = s.size
         if self.optimality is not None:
-            measure = xp.minimum(size, self.optimality(R, size, norm))
+            measure, before = xp.minimum(size, self.optimality(R, size, norm)), s.measure
         full, again = status == RUNNING, status == RESTART
         # Where a cycle did not reduce the residual by so much, there is nothing left to gain.
         enough = xp.where(full, FULL, xp.where(again, RESTARTED, SUFFICIENT))
@@ -228,7 +227,7 @@ class Solve:
         if self.optimality is not None:
             code = xp.where(measure <= tol, SINGULAR if self.consistent else SUCCESS, code)
         code = xp.where(size <= tol, SUCCESS, code)
-        code = xp.where(xp.isfinite(size), code, xp.maximum(code, NONFINITE + 0 * code))
+        code = xp.where(xp.isfinite(size), code, xp.maximum(code, NONFINITE))
         if X is not s.X:  # a cycle that did harm is undone, where X was not written over
             better = size <= s.size
             X, size = xp.where(better[self.wide], X, s.X), xp.where(better, size, s.size)
@@ -245,16 +244,16 @@ class Solve:
             measure=None if self.optimality is None else measure,
         )
 
-    def outcome(self, run: Run, X: Array, status: Array, size: Array, products: Any) -> Outcome:
+    def outcome(self, s: CycleStart) -> Outcome:
         """What a solve has come to, in the units of the user's right side."""
-        self.loop.close(run.iteration, size)
+        self.loop.close(s.run.iteration, s.size)
         return Outcome(
-            X=multiplied(self.xp, X, self.scale),
-            status=final_code(self.xp, status, run.stopped),
-            iterations=run.each,
-            matvecs=products * (self.B.shape[-1] if self.B.ndim > 1 else 1),
-            residual=size,
-            history=self.loop.history(size, run.history),
+            X=multiplied(self.xp, s.X, self.scale),
+            status=final_code(self.xp, s.status, s.run.stopped),
+            iterations=s.run.each,
+            matvecs=s.products * (self.B.shape[-1] if self.B.ndim > 1 else 1),
+            residual=s.size,
+            history=self.loop.history(s.size, s.run.history),
         )
 
 
@@ -264,17 +263,19 @@ class ResidualState(State):
     size: Any  # |r|^2
     status: Any
 
+    @classmethod
+    def start(cls, ops: Any, s: CycleStart, x: Array, **others: Any) -> Any:
+        """The state before the first step of a cycle, of which x is the vector of s.X."""
+        size = ops.number(s.size)
+        status = ops.codes(s.status)
+        return cls(x=x, r=ops.own(s.R), size=size * size, status=status, **others)
 
-def solve_by_steps(
-    xp: Any, step: Callable[[Any, Any], Any], products: Products, B: Array, **options: Any
-) -> Outcome:
-    """Solve A X = B by steps that change x and its residual r; stop where r is small enough."""
+
+def by_steps(step: Callable[[Any, Any], Any]) -> Recurrence:
+    """The recurrence whose steps change x and its residual r; it stops where r is small enough."""
 
     def begin(ops: Any, s: CycleStart) -> ResidualState:
-        size = ops.number(s.size)
-        return ResidualState(
-            x=ops.over(s.X), r=ops.own(s.R), size=size * size, status=ops.codes(s.status)
-        )
+        return ResidualState.start(ops, s, ops.over(s.X))
 
     def checked(ops: Any, s: Any) -> Any:
         s = step(ops, s)
@@ -282,7 +283,7 @@ def solve_by_steps(
         s.status = ops.reached(s.status, s.size)
         return s
 
-    return solve_in_cycles(xp, Recurrence(begin, checked).cycle, products, B, **options)
+    return Recurrence(begin, checked)
 
 
 def solve_in_cycles(
@@ -324,7 +325,7 @@ def solve_in_cycles(
     else:
         while bool(solve.goes_on(last)):
             last = cycle(solve, last)
-    found = solve.outcome(last.run, last.X, last.status, last.size, last.products)
+    found = solve.outcome(last)
     if not is_column:
         return found
     X, status, iterations, matvecs, residual, _ = found
@@ -333,18 +334,9 @@ def solve_in_cycles(
 
 def without_unknowns(xp: Any, columns: int, B: Array, watch: Monitor) -> Outcome:
     """The outcome of every method for an A without rows or columns: nothing is left to gain."""
-    norms = column_norms(xp, B)
-    X = xp.zeros((*B.shape[:-2], columns, B.shape[-1]), dtype=B.dtype, device=xp.device_of(B))
-    status = xp.where(xp.isfinite(norms), SUCCESS, GIVEN_NONFINITE)
-    residual = divide(xp, norms, norms)
-    return Outcome(
-        X,
-        status,
-        xp.where(norms == norms, 0, 0),
-        0,
-        residual,
-        residual[None] if watch.record else None,
-    )
+    products = Products(lambda X: X, columns=columns)
+    solve = Solve(xp, products, B, tol=math.inf, max_iters=0, watch=watch)
+    return solve.outcome(solve.begin(None))
 
 
 def multiplied(xp: Any, X: Array, factor: Array) -> Array:
@@ -363,7 +355,6 @@ def described(
     status, residual, history = outcome.status, outcome.residual, outcome.history
     if watch.vector and history is not None:
         history = history[..., 0]
-    empty = 0 in status.shape
     if xp.is_traced(status):
         worst: Any = xp.max(status_of(status))
         iterations: Any = xp.max(outcome.iterations)
@@ -371,7 +362,7 @@ def described(
     else:
         codes = xp.to_numpy(status)
         worst = Status(int(status_of(codes).max(initial=0)))
-        iterations = 0 if empty else int(xp.max(outcome.iterations))
+        iterations = 0 if 0 in status.shape else int(xp.max(outcome.iterations))
         message = _message(codes, xp.to_numpy(outcome.iterations), method, preconditioned)
         if not message and worst.is_failure and n:
             message = method.advice(worst, float(xp.max(residual)), xp.eps(residual.dtype), n)
@@ -400,8 +391,9 @@ def _message(codes: Any, iterations: Any, method: Any, preconditioned: bool) -> 
     is_alone = codes.size > 1 and (codes == code).sum() == 1
     of = f" of column {int((codes == code).argmax())}" if is_alone else ""
     where = f"in iteration {int(iterations.flat[worst])}{of}"
-    by_preconditioner = code in PRECONDITIONER
-    what = "the preconditioner" if by_preconditioner else "the operator"
+    what, shown = "the operator", "a direction p with p^H A p <= 0"
+    if code in PRECONDITIONER:
+        what, shown = "the preconditioner", "a residual r with r^H M r <= 0"
     if status < Status.BREAKDOWN:
         return ""
     if code == GIVEN_NONFINITE:
@@ -411,11 +403,6 @@ def _message(codes: Any, iterations: Any, method: Any, preconditioned: bool) -> 
     if status is Status.NONFINITE:
         return f"NaN or infinity from {what} {where}"
     if status is Status.NOT_POSITIVE_DEFINITE:
-        shown = (
-            "a residual r with r^H M r <= 0"
-            if by_preconditioner
-            else "a direction p with p^H A p <= 0"
-        )
         return f"{what} showed {shown} {where}"
     if status is Status.BREAKDOWN and method.needs_terms:
         return (
@@ -450,7 +437,7 @@ def refined(
 
     def cycle(solve: Solve, s: CycleStart) -> CycleStart:
         # |r| has size 1 in low precision: small residuals of large systems must not vanish there.
-        size = xp.where(s.size > 0, s.size, 1)[solve.wide]
+        size = positive_or_one(xp, s.size)[solve.wide]
         running = (s.status == RUNNING)[solve.wide]
         low = correct(xp.astype(xp.where(running, s.R / size, 0), dtype), **limits)
         D = xp.astype(low.X, B.dtype) * size

@@ -39,15 +39,17 @@ from .basis import (
     extend,
     fresh,
     norm,
+    normalised,
     orthogonalise,
     project,
     put,
     put_row,
     rows,
-)
-from .krylov_function import Coefficients, Product, converge, widen
+    within,
+)  # fmt: skip
+from .krylov_function import Coefficients, Product, converge, leading, widen
 from .restarted import KrylovState
-from .vectors import LinearMap
+from .vectors import LinearMap, State
 
 # S, C, T to the corner of f([S C; 0 T]), as X e^s, and by how much of its norm X may be wrong
 Corner = Callable[[Array, Array, Array], tuple[Array, Array, Array]]
@@ -70,17 +72,7 @@ def space(
 ) -> tuple[KrylovState, Callable[[KrylovState], KrylovState]]:
     """A Krylov space before its first step, and its step; `multiply` takes X of shape (*lanes, n)
     to such."""
-    run = ArnoldiRun(
-        xp,
-        lambda X: multiply(X[..., 0])[..., None],
-        start,
-        noise,
-        1,
-        "LM",
-        m=m,
-        tol=0.0,
-        max_iters=m,
-    )
+    run = ArnoldiRun(xp, lambda X: multiply(X[..., 0])[..., None], start, noise, 1, "LM", m=m)
     return run.initial(), run.step
 
 
@@ -91,15 +83,11 @@ def is_closed(xp: Any, s: KrylovState) -> Array:
 
 
 def square(xp: Any, H: Array, j: Any, corner: Array | None = None) -> Array:
-    """The leading part of H that is filled; in JAX of full size, with its first diagonal entry
-    behind, where f is surely defined."""
-    if not xp.is_functional:
-        return H[..., : max(j, 1), : max(j, 1)]
-    inside = places_like(xp, H) < j
-    H = H[..., : H.shape[-1], :]
-    first = (H if corner is None else corner)[..., 0, :1]
-    H = xp.where(inside[:, None] & inside[None, :], H, 0)
-    return H + xp.make_diagonal(xp.where(inside, 0, first))
+    """The leading part of H that is filled; in JAX of full size, with its first diagonal entry, or
+    that of `corner`, behind, where f is surely defined."""
+    T = leading(xp, H, j)
+    first = (T if corner is None else corner)[..., 0, :1]
+    return within(xp, T, places_like(xp, T) < j, first)
 
 
 # ---------------------------------------------------------------------------------------- backwards
@@ -151,8 +139,7 @@ def adjoint_factors(
 
     def coefficients(s: Pair) -> Coefficients:
         T, S = (square(xp, run.H, s.j) for run in s)
-        place = places_like(xp, S) == 0
-        C = xp.astype(place[:, None] & place, S.dtype) + 0 * S
+        C = put(xp, 0 * S, (..., 0, 0), 1 + 0 * S[..., 0, 0])
         X, scale, doubt = corner(S, C, adjoint(xp, T))
         X = xp.matrix_transpose(widen(xp, xp.matrix_transpose(widen(xp, X, m)), m))
         flat = xp.reshape(X, (*X.shape[:-2], m * m))
@@ -172,7 +159,7 @@ def adjoint_factors(
 # ----------------------------------------------------------------------------------------- forwards
 
 
-class Triangle(NamedTuple):
+class Triangle(State):
     """The two bases of the forward way after j steps: j + 1 vectors in V, j in U."""
 
     lower: KrylovState  # V, from b
@@ -211,7 +198,7 @@ def tangent_times(
 ) -> Product:
     """L(A, dA) b for b, `start` of shape (*lanes, n), of the norms `weight`; none of `start` is
     zero. `move` is the product with dA."""
-    lanes, n = start.shape[:-1], start.shape[-1]
+    *lanes, n = start.shape
     m = min(m, n)
     lower, grown = space(xp, multiply, start, noise, m)
     U, AU, EV = (zeros_like(xp, start, (*lanes, m, n)) for _ in range(3))
@@ -225,48 +212,39 @@ def tangent_times(
         return put(xp, put_row(xp, X, j, row), (..., slice(None), j), column)
 
     def step(s: Triangle) -> Triangle:
-        j, lower = s.j, grown(s.lower)
-        v, g = s.lower.V[..., j, :], s.G[..., j, :]
+        j, v, g = s.j, s.lower.V[..., s.j, :], s.G[..., s.j, :]
+        a, c = g[..., :m], g[..., m : 2 * m]
+        s.lower = grown(s.lower)
         e = move(v)
-        moved = xp.maximum(s.moved, norm(xp, e))
-        size = lower.size + moved
-        EV = put_row(xp, s.EV, j, e)
-        t = expand(xp, g[..., :m], s.AU) + expand(xp, g[..., m : 2 * m], EV)  # A U a + dA V c
-        h, length, u, _ = extend(xp, s.U, None, t, j, size, fresh(xp, noise, j), is_far=True)
-        U = put_row(xp, s.U, j, u)
+        s.moved = xp.maximum(s.moved, norm(xp, e))
+        s.EV = put_row(xp, s.EV, j, e)
+        t = expand(xp, a, s.AU) + expand(xp, c, s.EV)  # A U a + dA V c
+        h, length, u, _ = extend(xp, s.U, None, t, j, s.size, fresh(xp, noise, j), is_far=True)
+        s.U = put_row(xp, s.U, j, u)
         w = multiply(u)
-        AU = put_row(xp, s.AU, j, w)
-        S = with_both(s.S, j, xp.conj(project(xp, AU, u)), project(xp, U, w))
-        C = with_both(s.C, j, xp.conj(project(xp, EV, u)), project(xp, U, e))
+        s.AU = put_row(xp, s.AU, j, w)
+        s.S = with_both(s.S, j, xp.conj(project(xp, s.AU, u)), project(xp, s.U, w))
+        s.C = with_both(s.C, j, xp.conj(project(xp, s.EV, u)), project(xp, s.U, e))
         above = widen(xp, h, m)
         here = places_like(xp, above) == j
         above = xp.where(here, xp.astype(length, h.dtype)[..., None], above)
-        below = xp.matmul(lower.H, g[..., m : 2 * m, None])[..., 0]  # A V c = V_+ H c
-        a = xp.concat([above, below], axis=-1)
+        below = xp.matmul(s.lower.H, c[..., None])[..., 0]  # A V c = V_+ H c
+        rest = xp.concat([above, below], axis=-1)
         for _ in range(2):
-            a = orthogonalise(xp, rows(xp, s.G, j + 1), a)[0]
-        left = norm(xp, a)
-        ended = left <= SMALL * xp.eps(a.dtype) * size
+            rest = orthogonalise(xp, rows(xp, s.G, j + 1), rest)[0]
+        following, left = normalised(xp, rest)
+        ended = left <= SMALL * xp.eps(rest.dtype) * s.size
         # Where that space is closed its vectors have nothing to add: zero, and random vectors in U
         # and V do no harm.
-        a = xp.where(ended[..., None], 0 * a, a / without_zeros(xp, left)[..., None])
-        return Triangle(
-            lower=lower,
-            U=U,
-            AU=AU,
-            EV=EV,
-            S=S,
-            C=C,
-            G=put_row(xp, s.G, j + 1, a),
-            moved=moved,
-            closed=xp.logical_or(s.closed, ended),
-        )
+        s.G = put_row(xp, s.G, j + 1, xp.where(ended[..., None], 0, following))
+        s.closed = s.closed | ended
+        return s
 
     def coefficients(s: Triangle) -> Coefficients:
         T, S = square(xp, s.lower.H, s.j), square(xp, s.S, s.j, s.lower.H)
         X, scale, doubt = corner(S, s.C[..., : S.shape[-1], : S.shape[-1]], T)
         whole, column = xp.vector_norm(X, axis=(-2, -1)), norm(xp, X[..., 0])
-        doubt = xp.where(doubt > 0, doubt * whole / without_zeros(xp, column), 0 * doubt)
+        doubt = xp.where(doubt > 0, doubt * whole / without_zeros(xp, column), 0)
         still = s.moved == 0  # dA is zero as far as it can be seen
         is_exact = s.closed | (still & is_closed(xp, s.lower)) | (s.j >= n)
         return Coefficients(widen(xp, X[..., 0], m), scale, whole, doubt, is_exact)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ..backends import Array, adjoint, places_like, without_zeros, zeros_like
 from .arnoldi import ArnoldiRun
 from .base import Method, check_integer
-from .basis import SMALL, all_finite, count_of, every, expand, fill, norm, rows, smaller
+from .basis import SMALL, all_finite, count_of, every, expand, fill, norm, rows, smaller, within
 from .lanczos import LanczosRun
 from .restarted import KrylovState
 from .vectors import LinearMap
@@ -109,14 +109,13 @@ def function_times(
     """
     n = start.shape[-1]
     m = min(m, n)
-    options: dict[str, Any] = {"m": m, "tol": tol, "max_iters": m}
-    run = (LanczosRun if hermitian else ArnoldiRun)(xp, multiply, start, noise, 1, "LM", **options)
+    run = (LanczosRun if hermitian else ArnoldiRun)(xp, multiply, start, noise, 1, "LM", m=m)
 
     def coefficients(s: KrylovState) -> Coefficients:
         T, is_closed = _small_matrix(xp, s, hermitian, has_pole)
         c, scale, doubt = small(T)
-        is_exact = xp.logical_or(is_closed, s.beta <= SMALL * xp.eps(start.dtype) * s.size)
-        is_exact = is_exact if n > m else xp.logical_or(is_exact, s.j + 0 * s.size >= n)
+        is_exact = is_closed | (s.beta <= SMALL * xp.eps(start.dtype) * s.size)
+        is_exact = is_exact | (s.j >= n)
         return Coefficients(widen(xp, c, m), scale, 0 * scale, doubt, is_exact)
 
     # f that has vanished wherever it was looked at says nothing
@@ -184,13 +183,13 @@ def converge(
         state = fill(xp, step, r.state, smaller(xp, r.state.j + LOOK, m))
         found = coefficients(state)
         c, scale, rounding, doubt, is_exact = found
-        shift = xp.exp(xp.minimum(r.found.scale - scale, MOST + 0 * scale))
+        shift = xp.exp(xp.minimum(r.found.scale - scale, MOST))
         difference, size = norm(xp, c - r.found.values * shift[..., None]), norm(xp, c)
         rest = rest_of_series(xp, difference, r.difference, shift)
         error = rest / without_zeros(xp, size) + xp.where(size == 0, vanished, 0)
         is_rounding = rest <= NOISE * xp.eps(c.dtype) * rounding
         settled = is_rounding & xp.isfinite(r.difference) & (size > 0 if vanished else True)
-        error = xp.where(xp.logical_or(is_exact, settled), 0 * error, error)
+        error = xp.where(is_exact | settled, 0, error)
         error = xp.maximum(error, doubt)
         error = error if weight is None else xp.where(weight == 0, 0, error)
         return Converging(state, found, difference, error, every(xp, error <= tol))
@@ -205,7 +204,7 @@ def rest_of_series(xp: Any, difference: Array, before: Array, grown: Array) -> A
     """What is left of a series by the last difference and the one before, times `grown`: that of a
     geometric one."""
     ratio = difference / xp.where(before == 0, 1, before * grown)
-    ratio = xp.where(ratio < SLOWEST, xp.maximum(ratio, FASTEST + 0 * ratio), SLOWEST + 0 * ratio)
+    ratio = xp.where(ratio < SLOWEST, xp.maximum(ratio, FASTEST), SLOWEST)
     return xp.where(xp.isfinite(before), difference * ratio / (1 - ratio), difference)
 
 
@@ -220,27 +219,29 @@ def _small_matrix(
     on the diagonal, where f is surely defined; or the size of A, if T00 is at the pole that f has
     at zero.
     """
-    T = run.H[..., :-1, :]
+    T = leading(xp, run.H, run.j)
     if hermitian:
         T = xp.tril(T) + adjoint(xp, xp.tril(T, -1))
-    T = T if xp.is_functional else T[..., : max(run.j, 1), : max(run.j, 1)]
     places = places_like(xp, T)
     ends = xp.cumsum(xp.astype(xp.diagonal(T, offset=-1) == 0, run.size.dtype), axis=-1)  # so far
     ends = xp.concat([0 * run.size[..., None], ends], axis=-1)
     inside = (ends == 0) & (places < run.j)
     is_closed = xp.any((ends > 0) & (places < run.j), axis=-1)
-    if not xp.is_functional and not bool(xp.any(is_closed)):
-        return T, is_closed
     if not xp.is_functional and not hermitian:
-        count = int(xp.sum(inside))
+        count = max(1, int(xp.sum(inside)))
         return T[:count, :count], is_closed
     filling = T[..., 0, :1]
     if has_pole:
         size = run.size[..., None]
-        is_near = xp.abs(filling) <= math.sqrt(xp.eps(T.dtype)) * size
+        is_near = abs(filling) <= math.sqrt(xp.eps(T.dtype)) * size
         filling = xp.where(is_near, xp.astype(size, T.dtype), filling)
-    T = xp.where(inside[..., :, None] & inside[..., None, :], T, 0)
-    return T + xp.make_diagonal(xp.where(inside, 0, filling)), is_closed
+    return within(xp, T, inside, filling), is_closed
+
+
+def leading(xp: Any, H: Array, j: Any) -> Array:
+    """The leading part of H as far as it is filled; in JAX all of it that is square."""
+    end = H.shape[-1] if xp.is_functional else max(j, 1)
+    return H[..., :end, :end]
 
 
 def widen(xp: Any, c: Array, width: int) -> Array:

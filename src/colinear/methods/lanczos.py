@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -77,8 +77,8 @@ class Lanczos(Spectral):
     repeated: bool = True
     shift: float | None = None
 
-    needs: ClassVar[int] = SELF_ADJOINT
-    shift_type: ClassVar[Any] = Real
+    needs = SELF_ADJOINT
+    shift_type = Real
 
 
 class LanczosRun(Restarted):
@@ -99,7 +99,7 @@ class LanczosRun(Restarted):
         random = fresh(xp, self.noise, s.draws + j)
         _, beta, v, U = extend(xp, s.V, s.U, w, j + 1, size, random)
         H = put(xp, s.H, (..., j, j), xp.astype(alpha, s.H.dtype))
-        return self.add(s, v, beta, size, U=U, H=H)
+        return self.add(s, v, beta, size, U, H)
 
     def _recur(
         self, ops: Any, s: KrylovState, j: Any, beta: Any, size: Any
@@ -181,8 +181,7 @@ def ritz_values(
     """The Ritz values of some steps, falling, their residuals, and the largest product that was
     seen: the largest sum of a value and its residual bounds the spectrum, as a rule (Zhou and Li
     2011)."""
-    options: dict[str, Any] = {"m": steps, "tol": 0.0, "max_iters": steps}
-    run = LanczosRun(xp, multiply, start, noise, 1, "LA", **options)
+    run = LanczosRun(xp, multiply, start, noise, 1, "LA", m=steps)
     s = run.project(xp.fori_loop(steps, lambda _, s: run.step(s), run.initial()))
     return s.values, s.residual, s.size
 

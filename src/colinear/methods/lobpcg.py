@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 from ..backends import Array, hermitian, inner_products, positive_or_one
 from ..properties import SELF_ADJOINT
 from .base import Spectral
 from .basis import SAFETY, Pairs, all_finite, count_of, every, fresh, pairs_of, run_cycles
-from .vectors import LinearMap
+from .vectors import LinearMap, State
 
 ROUNDING = 100  # roundings up to which what is left of a unit vector counts as zero
 # roundings of the norm of A that a residual has in any case, since A X follows the recurrence
@@ -56,7 +56,7 @@ class LOBPCG(Spectral):
     preconditioner: Any = field(default=None, compare=False)
     block: int | None = None
 
-    needs: ClassVar[int] = SELF_ADJOINT
+    needs = SELF_ADJOINT
 
     def size(self, n: int, k: int) -> int:
         """How many vectors are iterated."""
@@ -68,14 +68,11 @@ class LOBPCG(Spectral):
 
     def limit(self, n: int, basis: int) -> int:
         """The most iterations; by default as many products as the other methods may make."""
-        return (
-            -(-super().limit(n, max(basis, 50)) // basis)
-            if self.max_iters is None
-            else self.max_iters
-        )
+        products = super().limit(n, max(basis, 50))
+        return -(-products // basis) if self.max_iters is None else products
 
 
-class LOBPCGState(NamedTuple):
+class LOBPCGState(State):
     """Where a run stands: blocks (*batch, n, b), each with its product with A."""
 
     X: Array
@@ -85,11 +82,15 @@ class LOBPCGState(NamedTuple):
     values: Array  # (*batch, b)
     residual: Array
     size: Array
-    V: Array  # of X by rows, for those who look on
-    matvecs: Any
+    V: Array  # X by rows
     iterations: Any
     done: Any
     finite: Any
+
+    @property
+    def matvecs(self) -> Any:
+        """The products so far: one for each vector of the block, in each iteration."""
+        return self.iterations * self.X.shape[-1]
 
 
 def lobpcg(
@@ -124,34 +125,23 @@ def lobpcg(
         W = orthonormal(xp, W, xp.concat([s.X, s.P], axis=-1))
         S = xp.concat([s.X, W, s.P], axis=-1)
         AS = xp.concat([s.AX, times(W), s.AP], axis=-1)
-        C, values = _best(xp, S, AS, s.size, block)
+        C, s.values = _best(xp, S, AS, s.size, block)
         # The part of the step from outside X, orthonormal and orthogonal to the new X.
         D = orthonormal(xp, xp.concat([0 * C[..., :block, :], C[..., block:, :]], axis=-2), C)
-        X, AX, P, AP = (xp.matmul(B, c) for c in (C, D) for B in (S, AS))
-        return judged(X, AX, P, AP, values, s.size, s.iterations + 1)
+        s.X, s.AX, s.P, s.AP = (xp.matmul(B, c) for c in (C, D) for B in (S, AS))
+        return judged(s)
 
     def target(size: Array) -> Array:
         return SAFETY * max(tol, FLOOR * xp.eps(start.dtype)) * size[..., None]
 
-    def judged(
-        X: Array, AX: Array, P: Array, AP: Array, values: Array, size: Array, iterations: Any
-    ) -> LOBPCGState:
-        residual = xp.vector_norm(AX - X * values[..., None, :], axis=-2)
-        size = xp.maximum(size, xp.max(xp.vector_norm(AX, axis=-2), axis=-1))
-        return LOBPCGState(
-            X=X,
-            AX=AX,
-            P=P,
-            AP=AP,
-            values=values,
-            residual=residual,
-            size=size,
-            V=xp.matrix_transpose(X),
-            matvecs=iterations * block,
-            iterations=iterations,
-            done=every(xp, residual[..., :k] <= target(size)),
-            finite=all_finite(xp, size),
-        )
+    def judged(s: LOBPCGState) -> LOBPCGState:
+        """The state after an iteration, by its blocks and values."""
+        s.residual = xp.vector_norm(s.AX - s.X * s.values[..., None, :], axis=-2)
+        s.size = xp.maximum(s.size, xp.max(xp.vector_norm(s.AX, axis=-2), axis=-1))
+        s.V, s.iterations = xp.matrix_transpose(s.X), s.iterations + 1
+        s.done = every(xp, s.residual[..., :k] <= target(s.size))
+        s.finite = all_finite(xp, s.size)
+        return s
 
     def going(s: LOBPCGState) -> Any:
         return (s.done ^ True) & s.finite & (s.iterations < max_iters)
@@ -159,11 +149,17 @@ def lobpcg(
     X = xp.qr(xp.stack([start, *(fresh(xp, noise, i) for i in range(block - 1))], axis=-1))[0]
     AX = times(X)
     values, C = xp.eigh(hermitian(xp, inner_products(xp, X, AX)))
-    X, AX, zero = xp.matmul(X, C), xp.matmul(AX, C), 0 * X
-    state = judged(X, AX, zero, zero, values, 0 * values[..., 0], count_of(xp, 1))
-    state, stopped = run_cycles(xp, going, step, state, watch)
-    vectors = xp.matrix_transpose(state.X)[..., :k, :]
-    return pairs_of(state, sign * state.values[..., :k], vectors, stopped)
+    first = LOBPCGState(
+        X=xp.matmul(X, C),
+        AX=xp.matmul(AX, C),
+        P=0 * X,
+        AP=0 * X,
+        values=values,
+        size=0 * values[..., 0],
+        iterations=count_of(xp, 0),
+    )
+    state, stopped = run_cycles(xp, going, step, judged(first), watch)
+    return pairs_of(state, sign * state.values[..., :k], state.V[..., :k, :], stopped)
 
 
 def _best(xp: Any, S: Array, AS: Array, size: Array, block: int) -> tuple[Array, Array]:
@@ -171,7 +167,7 @@ def _best(xp: Any, S: Array, AS: Array, size: Array, block: int) -> tuple[Array,
     smallest values, and their vectors."""
     T = hermitian(xp, inner_products(xp, S, AS))
     there = xp.vector_norm(S, axis=-2) > 0.5
-    far = xp.where(there, 0 * size[..., None], HUGE * size[..., None] + 1)
+    far = xp.where(there, 0, HUGE * size[..., None] + 1)
     values, C = xp.eigh(T + xp.make_diagonal(xp.astype(far, T.dtype)))
     return C[..., :block], values[..., :block]
 
@@ -201,6 +197,6 @@ def _whitened(xp: Any, W: Array) -> Array:
     W = _scaled(xp, W)
     values, U = xp.eigh(hermitian(xp, inner_products(xp, W, W)))
     largest = values[..., -1:]
-    kept = values > 10 * W.shape[-1] * xp.eps(W.dtype) * xp.maximum(largest, 0 * largest + 1e-30)
-    factor = xp.where(kept, 1 / xp.sqrt(xp.where(kept, values, 1)), 0 * values)
+    kept = values > 10 * W.shape[-1] * xp.eps(W.dtype) * xp.maximum(largest, 1e-30)
+    factor = xp.where(kept, 1 / xp.sqrt(xp.where(kept, values, 1)), 0)
     return xp.matmul(W, U * factor[..., None, :])

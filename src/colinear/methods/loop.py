@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..backends import Array
@@ -100,30 +101,22 @@ class HostBar:
         self._bar: Any = None
 
     def move(self, iteration: Any, residual: Any) -> Any:
-        return self.xp.call_host(self._move, iteration, residual)
+        return self.xp.call_host(self._draw, iteration, residual)
 
     def close(self, iteration: Any, residual: Any) -> Any:
-        return self.xp.call_host(self._close, iteration, residual)
+        return self.xp.call_host(partial(self._draw, is_last=True), iteration, residual)
 
-    def _move(self, iteration: Any, residual: Any) -> bool:
+    def _draw(self, iteration: Any, residual: Any, is_last: bool = False) -> bool:
         self._bar = self._bar or progress_bar(self.title)
         self._bar(int(iteration), residual)
-        return False
-
-    def _close(self, iteration: Any, residual: Any) -> bool:
-        self._move(iteration, residual)
-        self._bar(None, None)
-        self._bar = None
+        if is_last:
+            self._bar = self._bar(None, None)
         return False
 
 
-def asked_of(callback: Any) -> Callable[..., bool]:
-    """What a compiled program calls to ask the user's callback."""
-
-    def ask(iteration: Any, residual: Any, x: Any) -> bool:
-        return bool(callback(Progress(int(iteration), residual, lambda: x)))
-
-    return ask
+def ask(callback: Any, iteration: Any, residual: Any, x: Any) -> bool:
+    """Whether the user's callback wants to stop; a compiled program calls this."""
+    return bool(callback(Progress(int(iteration), residual, lambda: x)))
 
 
 class Run(NamedTuple):
@@ -190,7 +183,7 @@ class Loop:
 
             def going(run: Run) -> Any:
                 runs = xp.any(run.state.status == RUNNING) & (run.iteration < limit)
-                return runs if run.stopped is None else runs & xp.logical_not(run.stopped)
+                return runs if run.stopped is None else runs & ~run.stopped
 
             def advance(run: Run) -> Run:
                 each = run.each + (run.state.status == RUNNING)
@@ -239,7 +232,7 @@ class Loop:
             xp.cond(now, self._bar.move, lambda *_: now & False, run.iteration, xp.max(residual))
         if watch.callback is not None:
             x = watch.shaped(solution(run.state) * self.scale)
-            stopped = xp.call_host(asked_of(watch.callback), run.iteration, residual, x)
+            stopped = xp.call_host(partial(ask, watch.callback), run.iteration, residual, x)
         return run._replace(history=history, stopped=stopped)
 
     def history(self, size: Array, traced: Any) -> Any:
@@ -248,7 +241,7 @@ class Loop:
             return traced
         xp, dtype, device = self.xp, size.dtype, self.xp.device_of(size)
         if isinstance(self.seen[-1], float):  # of one column, on the host
-            seen = [float(r) if isinstance(r, float) else float(r[0]) for r in self.seen]
+            seen = [r if isinstance(r, float) else float(r[0]) for r in self.seen]
             return xp.reshape(xp.asarray(seen, dtype=dtype, device=device), (-1, *size.shape))
         return xp.stack([xp.reshape(xp.asarray(residual), size.shape) for residual in self.seen])
 

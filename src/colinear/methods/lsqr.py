@@ -19,99 +19,28 @@ below A; the true residual, and the true A^H r, decide (`solve_in_cycles`).
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any
 
-from ..backends import Array
+from ..backends import Array, zeros_like
 from .base import Iterative
 from .cg import CG
-from .iterate import CycleStart, Outcome, Products, Recurrence, solve_in_cycles
-from .vectors import (
-    NONFINITE,
-    PRECONDITIONER,
-    RUNNING,
-    SUCCESS,
-    State,
-    column_norms,
-    divide,
-)
+from .iterate import CycleStart, Outcome, Recurrence, ResidualState
+from .vectors import NONFINITE, PRECONDITIONER, RUNNING, SUCCESS, column_norms, divide
 
 INFINITY = float("inf")
-
-
-def minimise(
-    xp: Any,
-    recurrence: Recurrence,
-    products: Any,
-    B: Array,
-    X0: Array | None = None,
-    *,
-    damping: float = 0.0,
-    consistent: bool = False,
-    **options: Any,
-) -> Outcome:
-    """Minimise |B - A X|^2 + |damping X|^2 by the cycles of a recurrence.
-
-    Parameters
-    ----------
-    products
-        With A and A^H; and M and M^H, if |B - A M Y| is to be minimised, and X = M Y.
-    consistent : bool
-        Whether only |r| <= tol |b| is success.
-    **options
-        `tol`: a cycle ends when |r| <= tol |b| or |A^H r| <= tol |A| |r|; `max_iters`; `watch`.
-    """
-    of_X, of_R = products.multiply, products.adjoint
-    M, M_adjoint = products.precondition, products.precondition_adjoint
-    above, above_adjoint, m, guess = of_X, of_R, B.shape[-2], X0
-    if M_adjoint is not None:
-        above, above_adjoint = lambda Y: of_X(M(Y)), lambda R: M_adjoint(of_R(R))
-        if X0 is not None:  # the guess is subtracted: M is not inverted
-            B, X0 = B - of_X(X0), None
-    multiply, adjoint = above, above_adjoint
-    if damping:  # a block more of rows: damping I below A
-        rest = xp.zeros(
-            (*B.shape[:-2], products.columns, B.shape[-1]), dtype=B.dtype, device=xp.device_of(B)
-        )
-        B = xp.concat([B, rest], axis=-2)
-        multiply = lambda X: xp.concat([above(X), damping * X], axis=max(-2, -X.ndim))
-
-        def adjoint(R: Array) -> Array:
-            top, bottom = (R[:m], R[m:]) if R.ndim == 1 else (R[..., :m, :], R[..., m:, :])
-            return above_adjoint(top) + damping * bottom
-
-    def optimality(R: Array, size: Array, norm: Array) -> Array:
-        slope = column_norms(xp, adjoint(R))
-        # |A^H r| <= |A| |r|: an estimate of |A| that says otherwise has lost its squares to
-        # underflow, or to overflow.
-        largest = xp.where(xp.isfinite(norm), norm * size, 0)
-        return divide(xp, slope, xp.maximum(slope, largest))
-
-    outcome = solve_in_cycles(
-        xp,
-        recurrence.cycle,
-        products._replace(multiply=multiply, adjoint=adjoint),
-        B,
-        X0,
-        optimality=optimality,
-        consistent=consistent,
-        **options,
-    )
-    if M_adjoint is None:
-        return outcome
-    X = M(outcome.X)
-    return outcome._replace(X=X if guess is None else X + guess)
 
 
 # ------------------------------------------------------------------------------- bidiagonalisation
 
 
-def begin_bidiagonal(ops: Any, s: CycleStart) -> tuple[Any, Array, Any, Array, Any, Any]:
-    """The first β, u, α, v, the square of |A| as known, and the codes."""
+def begin_bidiagonal(ops: Any, s: CycleStart, kind: Any) -> tuple[Any, Any]:
+    """The state of this kind before the first step, and the first β."""
     beta, u = ops.unit(ops.own(s.R))  # β u = r
     alpha, v = ops.unit(ops.copy(ops.adjoint(u)))  # α v = A^H u
-    codes = ops.first(ops.codes(s.status), ops.infinite(alpha), NONFINITE, alpha == 0, SUCCESS)
+    status = ops.first(ops.codes(s.status), ops.infinite(alpha), NONFINITE, alpha == 0, SUCCESS)
     norm = ops.larger(alpha, ops.number(s.norm))
-    return beta, u, alpha, v, norm * norm, codes
+    numbers = {"alpha": alpha, "squares": norm * norm, "size": beta * beta, "status": status}
+    return kind(x=ops.own(s.X), u=u, v=v, **numbers), beta
 
 
 def bidiagonalise(ops: Any, s: Any) -> Any:
@@ -130,11 +59,8 @@ def judge(ops: Any, s: Any, on: Any, beta: Any, left: Any, slope: Any) -> None:
     s.status = ops.first(s.status, small | (s.alpha == 0) | (beta == 0), SUCCESS)
 
 
-class LeastSquaresState(State):
+class LeastSquaresState(ResidualState):
     squares: Any  # |A|^2, by Frobenius; of CGLS with a preconditioner from below
-    x: Array
-    size: Any  # |r|^2
-    status: Any
 
     @property
     def norm(self) -> Any:
@@ -152,19 +78,9 @@ class LSQRState(LeastSquaresState):
 
 def begin_lsqr(ops: Any, s: CycleStart) -> LSQRState:
     """The state before the first step."""
-    beta, u, alpha, v, squares, status = begin_bidiagonal(ops, s)
-    return LSQRState(
-        x=ops.own(s.X),
-        u=u,
-        v=v,
-        w=ops.copy(v),
-        alpha=alpha,
-        rho=alpha,
-        phi=beta,
-        squares=squares,
-        size=beta * beta,
-        status=status,
-    )
+    state, beta = begin_bidiagonal(ops, s, LSQRState)
+    state.w, state.rho, state.phi = ops.copy(state.v), state.alpha, beta
+    return state
 
 
 def step_lsqr(ops: Any, s: LSQRState) -> LSQRState:
@@ -204,31 +120,12 @@ class LSMRState(LeastSquaresState):
 
 def begin_lsmr(ops: Any, s: CycleStart) -> LSMRState:
     """The state before the first step."""
-    beta, u, alpha, v, squares, status = begin_bidiagonal(ops, s)
-    zero, one = ops.constant(0.0, beta), ops.constant(1.0, beta)
-    return LSMRState(
-        x=ops.own(s.X),
-        u=u,
-        v=v,
-        d=ops.copy(v),
-        d_bar=0 * v,
-        alpha=alpha,
-        alpha_bar=alpha,
-        rho=one,
-        rho_bar=one,
-        c_bar=one,
-        s_bar=zero,
-        zeta=zero,
-        zeta_bar=alpha * beta,
-        beta_dot=zero,
-        beta_double=beta,
-        rho_dot=one,
-        theta=zero,
-        tau=zero,
-        squares=squares,
-        size=beta * beta,
-        status=status,
-    )
+    state, beta = begin_bidiagonal(ops, s, LSMRState)
+    state.d, state.d_bar = ops.copy(state.v), 0 * state.v
+    state.alpha_bar, state.beta_double, state.zeta_bar = state.alpha, beta, state.alpha * beta
+    state.rho = state.rho_bar = state.c_bar = state.rho_dot = ops.constant(1.0, beta)
+    state.s_bar = state.zeta = state.beta_dot = state.theta = state.tau = ops.constant(0.0, beta)
+    return state
 
 
 def step_lsmr(ops: Any, s: LSMRState) -> LSMRState:
@@ -264,7 +161,6 @@ def step_lsmr(ops: Any, s: LSMRState) -> LSMRState:
 
 
 class CGLSState(LeastSquaresState):
-    r: Array  # b - A x
     p: Array  # the direction of search
     rho: Any  # s^H M s of the step before, s = A^H r
     curve: Any  # 1 / α of the step before
@@ -273,17 +169,9 @@ class CGLSState(LeastSquaresState):
 def begin_cgls(ops: Any, s: CycleStart) -> CGLSState:
     """The state before the first step: as if the direction before it were zero, s^H M s
     infinite."""
-    x, size, norm = ops.own(s.X), ops.number(s.size), ops.number(s.norm)
-    return CGLSState(
-        x=x,
-        r=ops.own(s.R),
-        p=0 * x,
-        rho=INFINITY + 0 * size,
-        curve=0 * size,
-        squares=norm * norm,
-        size=size * size,
-        status=ops.codes(s.status),
-    )
+    x, zero, norm = ops.own(s.X), 0 * ops.number(s.size), ops.number(s.norm)
+    numbers = {"rho": INFINITY + zero, "curve": zero, "squares": norm * norm}
+    return CGLSState.start(ops, s, x, p=0 * x, **numbers)
 
 
 def step_cgls(ops: Any, s: CGLSState) -> CGLSState:
@@ -327,10 +215,9 @@ class LeastSquares(Iterative):
 
     damping: float = 0.0
 
-    recurrence: ClassVar[Recurrence]
-    needs_adjoint: ClassVar[bool] = True
-    least_squares: ClassVar[bool] = True
-    vectors: ClassVar[int] = 8
+    needs_adjoint = True
+    least_squares = True
+    vectors = 8
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -342,8 +229,52 @@ class LeastSquares(Iterative):
                 "Leave out precision."
             )
 
-    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        return minimise(xp, self.recurrence, products, B, damping=self.damping, **options)
+    def algorithm(
+        self, xp: Any, products: Any, B: Array, X0: Array | None = None, **options: Any
+    ) -> Outcome:
+        """Minimise |B - A X|^2 + |damping X|^2 by the cycles of the recurrence.
+
+        Parameters
+        ----------
+        products
+            With A and A^H; and M and M^H, if |B - A M Y| is to be minimised, and X = M Y.
+        **options
+            `tol`: a cycle ends when |r| <= tol |b| or |A^H r| <= tol |A| |r|; `max_iters`; `watch`;
+            `consistent`: whether only |r| <= tol |b| is success.
+        """
+        of_X, of_R = products.multiply, products.adjoint
+        # of A^H A it is applied by the recurrence: it does not stand on the right of A
+        M_adjoint = None if self.squares_operator else products.precondition_adjoint
+        M, guess, damping = products.precondition, X0, self.damping
+        multiply, adjoint = of_X, of_R
+        if M_adjoint is not None:
+            multiply, adjoint = lambda Y: of_X(M(Y)), lambda R: M_adjoint(of_R(R))
+            if X0 is not None:  # the guess is subtracted: M is not inverted
+                B, X0 = B - of_X(X0), None
+        if damping:  # a block more of rows: damping I below A
+            above, above_adjoint, m = multiply, adjoint, B.shape[-2]
+            rest = zeros_like(xp, B, (*B.shape[:-2], products.columns, B.shape[-1]))
+            B = xp.concat([B, rest], axis=-2)
+            multiply = lambda X: xp.concat([above(X), damping * X], axis=max(-2, -X.ndim))
+
+            def adjoint(R: Array) -> Array:
+                top, bottom = (R[:m], R[m:]) if R.ndim == 1 else (R[..., :m, :], R[..., m:, :])
+                return above_adjoint(top) + damping * bottom
+
+        def optimality(R: Array, size: Array, norm: Array) -> Array:
+            slope = column_norms(xp, adjoint(R))
+            # |A^H r| <= |A| |r|: an estimate of |A| that says otherwise has lost its squares to
+            # underflow, or to overflow.
+            largest = xp.where(xp.isfinite(norm), norm * size, 0)
+            return divide(xp, slope, xp.maximum(slope, largest))
+
+        products = products._replace(multiply=multiply, adjoint=adjoint)
+        options = {"consistent": False, **options, "optimality": optimality}
+        outcome = super().algorithm(xp, products, B, X0=X0, **options)
+        if M_adjoint is None:
+            return outcome
+        X = M(outcome.X)
+        return outcome._replace(X=X if guess is None else X + guess)
 
 
 class LSQR(LeastSquares):
@@ -367,7 +298,7 @@ class LSQR(LeastSquares):
     array([2.])
     """
 
-    recurrence: ClassVar[Recurrence] = Recurrence(begin_lsqr, step_lsqr, products=2, at_first=2)
+    recurrence = Recurrence(begin_lsqr, step_lsqr, products=2, at_first=2)
 
 
 class LSMR(LeastSquares):
@@ -385,25 +316,21 @@ class LSMR(LeastSquares):
     array([2.])
     """
 
-    recurrence: ClassVar[Recurrence] = Recurrence(begin_lsmr, step_lsmr, products=2, at_first=2)
-    vectors: ClassVar[int] = 9
+    recurrence = Recurrence(begin_lsmr, step_lsmr, products=2, at_first=2)
+    vectors = 9
 
 
 class NormalCG(LeastSquares):
     """`CG` as `lstsq` and `pinv` run it, on the normal equations. Not to be used itself."""
 
-    recurrence: ClassVar[Recurrence] = Recurrence(begin_cgls, step_cgls, products=2)
-    splits_preconditioner: ClassVar[bool] = True
-    squares_operator: ClassVar[bool] = True
-    vectors: ClassVar[int] = 10
+    recurrence = Recurrence(begin_cgls, step_cgls, products=2)
+    splits_preconditioner = True
+    squares_operator = True
+    vectors = 10
 
     @property
     def name(self) -> str:
         return CG.__name__
-
-    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        # M is one of A^H A, which the recurrence applies: it does not stand on the right of A
-        return super().algorithm(xp, products._replace(precondition_adjoint=None), B, **options)
 
 
 def for_least_squares(method: Any) -> Any:

@@ -13,12 +13,12 @@ decides (`solve_in_cycles`).
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from ..backends import Array
 from ..properties import SELF_ADJOINT
 from .base import Iterative
-from .iterate import CycleStart, Outcome, Products, Recurrence, solve_in_cycles
+from .iterate import CycleStart, Recurrence, ResidualState
 from .vectors import (
     NONFINITE,
     PRECONDITIONER,
@@ -26,36 +26,10 @@ from .vectors import (
     RUNNING,
     SINGULAR,
     SUCCESS,
-    State,
-)
+)  # fmt: skip
 
 
-class MINRES(Iterative):
-    """Minimal residuals, for self-adjoint A, definite or not. One product an iteration;
-    preconditioned as if split.
-
-    The preconditioner must be positive definite. Of singular A with a consistent right side it
-    gives the solution of smallest norm.
-
-    Examples
-    --------
-    >>> import colinear as co, numpy as np
-    >>> A = co.SelfAdjoint(np.array([[0.0, 2.0], [2.0, 0.0]]))
-    >>> co.solve(A, np.array([2.0, 4.0]), co.MINRES()).round(6)
-    array([2., 1.])
-    """
-
-    needs: ClassVar[int] = SELF_ADJOINT
-    splits_preconditioner: ClassVar[bool] = True
-    vectors: ClassVar[int] = 11
-
-    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        return solve_in_cycles(xp, Recurrence(begin, step).cycle, products, B, **options)
-
-
-class MINRESState(State):
-    x: Array
-    r: Array  # the residual, kept where there is a preconditioner
+class MINRESState(ResidualState):
     # Lanczos vectors, not normalised: A z = gamma_old v_old + delta v + gamma_new v_new
     v_old: Array
     v: Array
@@ -70,37 +44,20 @@ class MINRESState(State):
     s: Any
     eta: Any  # the residual in the norm of M, with its sign
     norm: Any  # of A, estimated
-    size: Any
-    status: Any
 
 
 def begin(ops: Any, s: CycleStart) -> MINRESState:
     """The state before the first step."""
-    r, v, size = ops.own(s.R), ops.own(s.R), ops.number(s.size)
-    z = v if ops.precondition is None else ops.precondition(v)  # z = M v
-    rho = ops.dot(v, z)
-    status = ops.positive(ops.codes(s.status), rho, PRECONDITIONER)
-    gamma = ops.root(ops.where(status == RUNNING, rho, 0.0))
-    zero, one = ops.constant(0.0, gamma), ops.constant(1.0, gamma)
-    return MINRESState(
-        x=ops.own(s.X),
-        r=r,
-        v_old=0 * r,
-        v=v,
-        z=z,
-        w_old=0 * r,
-        w=0 * r,
-        gamma_old=one,
-        gamma=gamma,
-        c_old=one,
-        s_old=zero,
-        c=one,
-        s=zero,
-        eta=gamma,
-        norm=zero,
-        size=size * size,
-        status=status,
-    )
+    state: Any = MINRESState.start(ops, s, ops.own(s.X), v=ops.own(s.R))
+    v, zero = state.v, 0 * state.r
+    state.z = v if ops.precondition is None else ops.precondition(v)  # z = M v
+    rho = ops.dot(v, state.z)
+    state.status = ops.positive(state.status, rho, PRECONDITIONER)
+    state.gamma = state.eta = ops.root(ops.where(state.status == RUNNING, rho, 0.0))
+    state.v_old, state.w_old, state.w = zero, ops.copy(zero), ops.copy(zero)
+    state.gamma_old = state.c_old = state.c = ops.constant(1.0, rho)
+    state.s_old = state.s = state.norm = ops.constant(0.0, rho)
+    return state
 
 
 def step(ops: Any, s: MINRESState) -> MINRESState:
@@ -148,3 +105,24 @@ def step(ops: Any, s: MINRESState) -> MINRESState:
     runs = status == RUNNING
     s.v_old, s.v, s.z = s.v, ops.cleared(v, runs), ops.cleared(Mv, runs)
     return s
+
+
+class MINRES(Iterative):
+    """Minimal residuals, for self-adjoint A, definite or not. One product an iteration;
+    preconditioned as if split.
+
+    The preconditioner must be positive definite. Of singular A with a consistent right side it
+    gives the solution of smallest norm.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.SelfAdjoint(np.array([[0.0, 2.0], [2.0, 0.0]]))
+    >>> co.solve(A, np.array([2.0, 4.0]), co.MINRES()).round(6)
+    array([2., 1.])
+    """
+
+    needs = SELF_ADJOINT
+    splits_preconditioner = True
+    vectors = 11
+    recurrence = Recurrence(begin, step)

@@ -8,9 +8,9 @@ status says so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..backends import Array, without_zeros
+from ..backends import Array
 from .base import Spectral
 from .basis import (
     SAFETY,
@@ -19,11 +19,12 @@ from .basis import (
     count_of,
     every,
     norm,
+    normalised,
     pairs_of,
     pick,
     run_cycles,
-)
-from .vectors import LinearMap
+)  # fmt: skip
+from .vectors import LinearMap, State
 
 
 class PowerIteration(Spectral):
@@ -53,7 +54,7 @@ class PowerIteration(Spectral):
         return super().limit(n, 50)
 
 
-class PowerState(NamedTuple):
+class PowerState(State):
     """Where a run stands, (*batch, n); `V` is the vector as a basis of one."""
 
     V: Array
@@ -84,33 +85,30 @@ def power_iteration(
     def step(s: PowerState) -> PowerState:
         v = s.V[..., 0, :]
         w = multiply(v[..., None])[..., 0]
-        value = xp.vecdot(v, w)[..., None]
-        residual = norm(xp, w - value * v)[..., None]
-        length = norm(xp, w)
-        size = xp.maximum(s.size, length)
-        target = SAFETY * max(tol, 2 * xp.eps(w.dtype)) * size[..., None]
-        done = every(xp, residual <= target)
+        s.values = xp.vecdot(v, w)[..., None]
+        s.residual = norm(xp, w - s.values * v)[..., None]
+        following, length = normalised(xp, w)
+        s.size = xp.maximum(s.size, length)
+        target = SAFETY * max(tol, 2 * xp.eps(w.dtype)) * s.size[..., None]
+        s.done, s.finite = every(xp, s.residual <= target), all_finite(xp, s.size)
         # The vector that was judged is kept when it is good enough.
-        following = w / without_zeros(xp, length)[..., None]
-        V = pick(xp, done, s.V, following[..., None, :])
-        return PowerState(
-            V=V,
-            values=value,
-            residual=residual,
-            size=size,
-            matvecs=s.matvecs + 1,
-            done=done,
-            finite=all_finite(xp, size),
-        )
+        s.V = pick(xp, s.done, s.V, following[..., None, :])
+        s.matvecs = s.matvecs + 1
+        return s
 
     def going(s: PowerState) -> Any:
         return (s.done ^ True) & s.finite & (s.matvecs < max_iters)
 
-    v = start / norm(xp, start)[..., None]
-    zero = 0 * norm(xp, start)
-    value = xp.astype(zero, v.dtype)[..., None]
+    length = norm(xp, start)
+    v, zero = start / length[..., None], 0 * length
     state = PowerState(
-        v[..., None, :], value, zero[..., None], zero, *(count_of(xp, c) for c in (0, False, True))
+        V=v[..., None, :],
+        values=xp.astype(zero, v.dtype)[..., None],
+        residual=zero[..., None],
+        size=zero,
+        matvecs=count_of(xp, 0),
+        done=count_of(xp, False),
+        finite=count_of(xp, True),
     )
     state, stopped = run_cycles(xp, going, step, state, watch)
     return pairs_of(state, state.values, state.V, stopped)

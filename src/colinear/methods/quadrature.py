@@ -26,16 +26,17 @@ still; the rows of T behind its end are decoupled.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..backends import Array, get, places_like, positive_or_one, zeros_like
+from ..backends import Array, places_like, positive_or_one, zeros_like
 from ..properties import POSITIVE_SEMIDEFINITE
 from ..status import Status
 from . import cg
-from .base import check_integer
+from .base import check_choice, check_integer
 from .basis import count_of, pick, put
+from .iterate import multiplied
 from .loop import NO_MONITOR, Loop
 from .sampling import Stochastic, heard
 from .vectors import (
@@ -48,7 +49,7 @@ from .vectors import (
     column_norms,
     final_code,
     status_of,
-)
+)  # fmt: skip
 
 SMALL = 20  # roundings, of the size of A, up to which a remainder counts as zero
 DENSE = 48  # steps up to which the eigenvalues of all runs are found together, as dense matrices
@@ -115,17 +116,13 @@ class SLQ(Stochastic):
     interval: tuple[float, float] | None = None
     seed: Any = field(default=0, compare=False)
 
-    needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
+    needs = POSITIVE_SEMIDEFINITE
 
     def __post_init__(self) -> None:
         super().__post_init__()
         interval = self.interval
         check_integer(self, "max_iters", 1, "a positive integer")
-        if self.quadrature not in QUADRATURES:
-            raise ValueError(
-                f"SLQ: quadrature is {self.quadrature!r}; "
-                f"it must be one of {', '.join(map(repr, QUADRATURES))}."
-            )
+        check_choice(self, "quadrature", QUADRATURES)
         if interval is not None and not (len(interval) == 2 and interval[0] < interval[1]):
             raise ValueError(
                 f"SLQ: interval is {interval!r}; it must be (low, high), low below high."
@@ -136,7 +133,7 @@ class SLQ(Stochastic):
             )
 
 
-class Runs(NamedTuple):
+class Runs(State):
     """Where the runs stand; columns are runs, (*batch, n, k)."""
 
     U: Array
@@ -152,9 +149,8 @@ def start(xp: Any, R: Array, precondition: LinearMap | None) -> tuple[Runs, Arra
     """Runs from the columns r of R, and r^H M r."""
     P = R if precondition is None else precondition(R)
     length = xp.real(xp.vecdot(R, P, axis=-2))
-    scale = xp.astype(1 / xp.sqrt(positive_or_one(xp, length)), R.dtype)[..., None, :]
-    zero = 0 * length
-    U = R * scale
+    scale = _beside(xp, 1 / xp.sqrt(positive_or_one(xp, length)), R)
+    U, zero = R * scale, 0 * length
     return Runs(
         U=U,
         before=0 * U,
@@ -179,7 +175,7 @@ def advance(
 
     def body(i: Any, found: Any) -> Any:
         s, alphas, betas = found
-        s, alpha = step(xp, multiply, precondition, s)
+        alpha = step(xp, multiply, precondition, s)
         return s, put(xp, alphas, i, alpha), put(xp, betas, i, s.beta)
 
     return xp.fori_loop(steps, body, (runs, empty, xp.copy(empty)))
@@ -193,18 +189,19 @@ def combined(xp: Any, multiply: LinearMap, R: Array, weights: Array) -> Array:
     def body(i: Any, found: Any) -> Any:
         s, total = found
         total = total + _beside(xp, weights[i], R) * s.U
-        return step(xp, multiply, None, s)[0], total
+        step(xp, multiply, None, s)
+        return s, total
 
-    (last, total) = xp.fori_loop(weights.shape[0] - 1, body, (runs, 0 * R))
+    last, total = xp.fori_loop(weights.shape[0] - 1, body, (runs, 0 * R))
     total = total + _beside(xp, weights[-1], R) * last.U  # which needs no further product
     return total * _beside(xp, xp.sqrt(length), R)
 
 
-def step(xp: Any, multiply: Any, precondition: Any, s: Runs) -> tuple[Runs, Array]:
-    """One step of all runs, and their α. The vectors before the last are written over, where the
+def step(xp: Any, multiply: Any, precondition: Any, s: Runs) -> Array:
+    """One step of all runs; their α. The vectors before the last are written over, where the
     framework can."""
     P = s.U if s.P is None else s.P
-    W, status = heard(xp, multiply, P, s.status)
+    W, s.status = heard(xp, multiply, P, s.status)
     alpha = xp.real(xp.column_dot(P, W))
     if xp.is_traced(W):  # torch.func.vmap writes nothing in place
         W = W - s.U * _beside(xp, alpha, W) - s.before * _beside(xp, s.beta, W)
@@ -213,30 +210,15 @@ def step(xp: Any, multiply: Any, precondition: Any, s: Runs) -> tuple[Runs, Arra
     V = W if precondition is None else precondition(W)
     square = xp.real(xp.column_dot(W, V))
     beta = xp.sqrt(xp.where(square > 0, square, 0))
-    size = xp.maximum(s.size, xp.abs(alpha) + beta)
+    s.size = xp.maximum(s.size, abs(alpha) + beta)
     # Not finite stays so: the run goes on, and is seen.
-    alive = xp.logical_and(s.alive, xp.logical_not(beta <= SMALL * xp.eps(W.dtype) * size))
+    alive = s.alive & ~(beta <= SMALL * xp.eps(W.dtype) * s.size)
     alpha = xp.where(s.alive, alpha, 0)
-    beta = xp.where(alive, beta, 0)
+    s.beta, s.alive = xp.where(alive, beta, 0), alive
     scale = _beside(xp, xp.where(alive, 1 / xp.where(alive, beta, 1), 0), W)
-    U = times(xp, W, scale)
-    return Runs(
-        U=U,
-        before=s.U,
-        P=None if precondition is None else V * scale,
-        beta=beta,
-        size=size,
-        alive=alive,
-        status=status,
-    ), alpha
-
-
-def times(xp: Any, W: Array, scale: Array) -> Array:
-    """W scale, in place where that can be."""
-    if xp.is_functional or xp.is_traced(W):
-        return W * scale
-    W *= scale
-    return W
+    s.P = None if precondition is None else V * scale
+    s.before, s.U = s.U, multiplied(xp, W, scale)
+    return alpha
 
 
 def _beside(xp: Any, x: Array, like: Array) -> Array:
@@ -250,59 +232,45 @@ def with_node(xp: Any, alpha: Any, beta: Any, node: float) -> tuple[Any, Any]:
 
     α_{j+1} = node + β_j^2 / d_j with d_i = α_i - node - β_{i-1}^2 / d_{i-1}: Golub (1973).
     """
-    d = alpha[0] - node
-    for i in range(1, len(alpha)):
-        d = alpha[i] - node - beta[i - 1] ** 2 / xp.where(d == 0, 1e-300, d)
-    last = node + beta[-1] ** 2 / xp.where(d == 0, 1e-300, d)
-    last = xp.where(beta[-1] == 0, alpha[0], last)
+    before = 0 * alpha[0]  # β_{i-1}^2 / d_{i-1}
+    for a, b in zip(alpha, beta):
+        d = a - node - before
+        before = b**2 / xp.where(d == 0, 1e-300, d)
+    last = xp.where(beta[-1] == 0, alpha[0], node + before)
     return xp.concat([alpha, last[None]], axis=0), xp.concat([beta, 0 * beta[-1:]], axis=0)
 
 
-def nodes_and_weights(alpha: Any, beta: Any) -> tuple[Any, Any]:
-    """Nodes and weights, (runs, j), on the host from alpha (j, runs) and beta (at least j - 1,
-    runs)."""
-    j, runs = alpha.shape
-    if j <= DENSE:
-        return traced_nodes_and_weights(get("numpy"), alpha, beta)
+def nodes_and_weights(xp: Any, alpha: Array, beta: Array, after: Any = None) -> tuple[Array, Array]:
+    """Nodes and weights, (*runs, j), from alpha (j, *runs) and beta (at least j - 1, *runs).
+
+    `after`: other nodes of the same program, which are computed first.
+    """
+    j, *runs = alpha.shape
+    if xp.name != "numpy" or j <= DENSE:
+        nodes, vectors = _eigenpairs(xp, alpha, beta, after)
+        return nodes, vectors[..., 0, :] ** 2
     from scipy.linalg import eigh_tridiagonal
 
-    nodes, weights = np.empty((runs, j)), np.empty((runs, j))
-    for i in range(runs):
-        nodes[i], vectors = eigh_tridiagonal(alpha[:, i], beta[: j - 1, i], check_finite=False)
-        weights[i] = vectors[0] ** 2
+    nodes, weights = np.empty((2, *runs, j))
+    for run in np.ndindex(*runs):
+        diagonal, beside = alpha[:, *run], beta[: j - 1, *run]
+        nodes[run], vectors = eigh_tridiagonal(diagonal, beside, check_finite=False)
+        weights[run] = vectors[0] ** 2
     return nodes, weights
 
 
-def first_column(alpha: Any, beta: Any, of: Any) -> Any:
-    """f(T) e_1 for each run, (j, runs), on the host; `of(nodes)` gives f of an array of nodes,
-    (runs, j)."""
-    return traced_first_column(get("numpy"), alpha, beta, of)
-
-
-def traced_first_column(xp: Any, alpha: Array, beta: Array, of: Any, after: Any = None) -> Array:
-    """The same inside a traced program, (m, *lanes)."""
+def first_column(xp: Any, alpha: Array, beta: Array, of: Any, after: Any = None) -> Array:
+    """f(T) e_1 for each run, (j, *runs); `of(nodes)` gives f of an array of nodes, (*runs, j)."""
     nodes, vectors = _eigenpairs(xp, alpha, beta, after)
-    return xp.moveaxis(
-        xp.sum(vectors * (of(nodes) * vectors[..., 0, :])[..., None, :], axis=-1), -1, 0
-    )
+    terms = vectors * (of(nodes) * vectors[..., 0, :])[..., None, :]
+    return xp.moveaxis(xp.sum(terms, axis=-1), -1, 0)
 
 
 def relative_tail(xp: Any, column: Any) -> Any:
     """How small the last two numbers of f(T) e_1 are beside all of them, for each run: the run is
     long enough if they are."""
-    size = xp.sum(xp.abs(column) ** 2, axis=0)
-    return xp.sqrt(xp.sum(xp.abs(column[-2:]) ** 2, axis=0) / positive_or_one(xp, size))
-
-
-def traced_nodes_and_weights(
-    xp: Any, alpha: Array, beta: Array, after: Any = None
-) -> tuple[Array, Array]:
-    """The same inside a traced program, for alpha and beta of shape (m, *lanes): (*lanes, m).
-
-    `after`: other nodes of the same program, which are computed first.
-    """
-    nodes, vectors = _eigenpairs(xp, alpha, beta, after)
-    return nodes, vectors[..., 0, :] ** 2
+    size = xp.sum(abs(column) ** 2, axis=0)
+    return xp.sqrt(xp.sum(abs(column[-2:]) ** 2, axis=0) / positive_or_one(xp, size))
 
 
 def _eigenpairs(xp: Any, alpha: Array, beta: Array, after: Any) -> tuple[Array, Array]:
@@ -320,14 +288,7 @@ def _eigenpairs(xp: Any, alpha: Array, beta: Array, after: Any) -> tuple[Array, 
     return xp.eigh(xp.make_diagonal(a) + lower + xp.matrix_transpose(lower))
 
 
-class QuadratureState(State):
-    x: Array
-    r: Array
-    p: Array
-    rho: Array  # r^H M r, (*batch, k)
-    alpha: Array  # the step length a
-    size: Array
-    status: Array
+class QuadratureState(cg.CGState):
     inverse: Array  # 1 / a
     length: Array  # r^H M r of the first step
     diagonal: Array  # (rows, *batch, k), of T
@@ -362,12 +323,8 @@ def cg_quadrature(
     """Solve A X = B for positive definite A, and keep the coefficients of the first `rows` steps,
     for each column of B."""
     size = column_norms(xp, B)
-    ops = Columns(
-        xp,
-        B.dtype,
-        goal=(SAFETY * tol * size) ** 2,
-        in_place=not xp.is_traced(B) or xp.is_functional,
-    )
+    goal, in_place = (SAFETY * tol * size) ** 2, not xp.is_traced(B) or xp.is_functional
+    ops = Columns(xp, B.dtype, goal=goal, in_place=in_place)
     empty = zeros_like(xp, size, (rows, *size.shape))
 
     def step(ops: Columns, s: QuadratureState) -> QuadratureState:
@@ -412,7 +369,7 @@ def cg_quadrature(
     status = status_of(final_code(xp, s.status, False))
     status = xp.where((status == SUCCESS) & (residual > tol), STAGNATION, status)
     status = xp.where(xp.isfinite(residual), status, int(Status.NONFINITE))
-    status = xp.maximum(status, s.heard + 0 * status)
+    status = xp.maximum(status, s.heard)
     return Solved(
         X=s.x,
         alpha=s.diagonal,

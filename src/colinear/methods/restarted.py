@@ -31,6 +31,7 @@ from .basis import (
     smaller,
     take_columns,
     wanted,
+    within,
 )
 from .vectors import LinearMap
 
@@ -68,8 +69,8 @@ class Request(NamedTuple):
     k: int
     which: str
     m: int
-    tol: float
-    max_iters: Any
+    tol: float = 0.0
+    max_iters: Any = math.inf
     patience: Any = math.inf
     shift: complex = 0.0
     householder: bool = False
@@ -86,7 +87,7 @@ class KrylovState(NamedTuple):
     H: Array  # (*lanes, m + 1, m), A in the basis; of Lanczos the lower triangle
     values: Array  # (*lanes, m), Ritz values, the wanted first
     Y: Array  # (*lanes, m, m), their vectors in the basis
-    P: Any  # of Golub-Kahan: the left ones; else None
+    P: Array  # the same, but of Golub-Kahan the left ones: the last row gives the residuals
     residual: Array  # (*lanes, m), estimated
     beta: Array  # (*lanes,), of the last step
     size: Array  # (*lanes,), of A as seen so far
@@ -108,8 +109,8 @@ class KrylovState(NamedTuple):
 
     @property
     def matvecs(self) -> Any:
-        """The products so far: one for each step, or one with A and one with A^H."""
-        return self.iterations if self.P is None else 2 * self.iterations
+        """The products with A so far: one for each step."""
+        return self.iterations
 
 
 class Restarted:
@@ -152,35 +153,36 @@ class Restarted:
         """One more vector."""
         raise NotImplementedError
 
-    def solve(self, H: Array) -> tuple[Array, Array]:
-        """The eigenvalues of the small matrix, and vectors of norm 1."""
+    def solve(self, H: Array) -> tuple[Array, ...]:
+        """The eigenvalues of the small matrix, and vectors of norm 1, right and left."""
         raise NotImplementedError
 
     def subspace(self, s: KrylovState, p: Any) -> tuple[Array, Array, Array]:
         """Orthonormal Q whose first p columns belong to the best p values, A in the basis V Q, and
         the last row of Q, or of the left vectors: here Y, in which A is diagonal."""
-        values = self.xp.astype(s.values, s.V.dtype)
-        last = (s.Y if s.P is None else s.P)[..., s.j - 1, :]
-        return s.Y, self.xp.make_diagonal(values), last
+        values = self.xp.make_diagonal(self.xp.astype(s.values, s.V.dtype))
+        return s.Y, values, s.P[..., s.j - 1, :]
 
-    def add(self, s: KrylovState, v: Array, beta: Array, size: Array, **others: Any) -> KrylovState:
+    def add(
+        self, s: KrylovState, v: Array, beta: Array, size: Array, U: Array, H: Array
+    ) -> KrylovState:
         """The state with one more vector v of the basis, of which A v_j has beta; A is of this
         size."""
-        xp, H = self.xp, others.pop("H", s.H)
+        xp, j = self.xp, s.j + 1
         return s._replace(
-            V=put_row(xp, s.V, s.j + 1, v),
-            H=put(xp, H, (..., s.j + 1, s.j), xp.astype(beta, H.dtype)),
+            V=put_row(xp, s.V, j, v),
+            U=U,
+            H=put(xp, H, (..., j, s.j), xp.astype(beta, H.dtype)),
             beta=beta,
             size=size,
-            j=s.j + 1,
+            j=j,
             iterations=s.iterations + 1,
-            **others,
         )
 
     def initial(self) -> KrylovState:
         """The state before the first step."""
         xp, start, k, m = self.xp, self.start, self.ask.k, self.ask.m
-        lanes, n = start.shape[:-1], start.shape[-1]
+        *lanes, n = start.shape
         V = zeros_like(xp, start, (*lanes, m + 1, n))
         V = put_row(xp, V, 0, start / norm(xp, start)[..., None])
         H, residual = (zeros_like(xp, x, (*lanes, m + 1, m)) for x in (start, xp.real(start)))
@@ -191,7 +193,7 @@ class Restarted:
             H=H,
             values=residual,
             Y=H[..., :m, :],
-            P=None,
+            P=H[..., :m, :],
             residual=residual,
             beta=residual[..., 0],
             size=residual[..., 0],
@@ -241,20 +243,18 @@ class Restarted:
     def project(self, s: KrylovState) -> KrylovState:
         """Rayleigh and Ritz: H Y = Y diag(values), and |A V y - theta V y| = beta |y_m|."""
         xp = self.xp
-        inside = places_like(xp, s.H) < s.j
-        H = s.H[..., : self.ask.m, :]
-        H = xp.where(inside[:, None] & inside & xp.isfinite(H), H, 0)
+        inside, H = places_like(xp, s.H) < s.j, s.H[..., :-1, :]
         # outside, what is no eigenvalue of A
         far = xp.where(xp.isfinite(s.size), 3 * s.size + 1, 1)[..., None]
-        far = xp.where(inside, 0, far)
-        values, Y = self.solve(H + xp.make_diagonal(xp.astype(far, H.dtype)))
-        is_none = xp.vector_norm(xp.where(inside[:, None], 0 * Y, Y), axis=-2) > 0.5
-        score = xp.where(is_none, math.inf, self.score(values))
+        H = xp.where(xp.isfinite(H), H, 0)
+        values, *vectors = self.solve(within(xp, H, inside, xp.astype(far, H.dtype)))
+        outside = xp.where(inside[:, None], 0, vectors[0])
+        score = xp.where(xp.vector_norm(outside, axis=-2) > 0.5, math.inf, self.score(values))
         order = xp.argsort(score, axis=-1, stable=True)
-        Y = take_columns(xp, Y, order)
-        residual = s.beta[..., None] * xp.abs(Y[..., s.j - 1, :])
+        Y, P = (take_columns(xp, X, order) for X in (vectors[0], vectors[-1]))
+        residual = s.beta[..., None] * abs(P[..., s.j - 1, :])
         values = xp.take_along_axis(values, order, axis=-1)
-        return s._replace(values=values, Y=Y, residual=residual)
+        return s._replace(values=values, Y=Y, P=P, residual=residual)
 
     def judge(self, s: KrylovState, begun: Any) -> KrylovState:
         """Whether the wanted pairs are known to be the best; if they have but converged, begin to
@@ -262,14 +262,14 @@ class Restarted:
         xp, ask, k, eps = self.xp, self.ask, self.ask.k, self.xp.eps(s.V.dtype)
         # The size that is kept is that of products alone: Ritz values of an A that is not
         # self-adjoint, as was claimed, may be anything.
-        known = xp.where(places_like(xp, s.H) < s.j, xp.abs(s.values), 0 * s.residual)
+        known = xp.where(places_like(xp, s.H) < s.j, abs(s.values), 0)
         size = xp.maximum(s.size, xp.max(known, axis=-1))[..., None]
-        against = xp.maximum(xp.abs(s.values), eps ** (2 / 3) * size) if ask.relative else size
-        target = SAFETY * max(ask.tol, 2 * eps) * against + 0 * s.residual
+        against = xp.maximum(abs(s.values), eps ** (2 / 3) * size) if ask.relative else size
+        target = SAFETY * max(ask.tol, 2 * eps) * against
         close = s.residual <= target
         converged = every(xp, close[..., :k]) & (self.looks_early or s.j >= ask.m)
-        target = without_zeros(xp, target)
-        excess = xp.max(xp.where(places_like(xp, target) < k, s.residual / target, 0))
+        excess = s.residual / without_zeros(xp, target)
+        excess = xp.max(xp.where(places_like(xp, excess) < k, excess, 0))
         s = s._replace(
             cycles=s.cycles + 1,
             finite=all_finite(xp, s.size),
@@ -281,9 +281,9 @@ class Restarted:
         score = self.score(s.values)
         far = score[..., k] - score[..., k - 1] > self.departure * s.residual[..., k]
         # the next pair is surely none of the wanted
-        is_none = every(xp, xp.logical_or(close[..., k], far))
-        same = xp.abs(score[..., :k] - s.found) <= ask.tol * s.size[..., None]
-        same = every(xp, same)  # as when the look began
+        is_none = every(xp, close[..., k] | far)
+        # as when the look began
+        same = every(xp, abs(score[..., :k] - s.found) <= ask.tol * s.size[..., None])
         looking, tired = s.looked > 0, s.iterations >= 2 * s.looked
         again = converged & ((looking ^ True) | ((same ^ True) & is_none))
         return s._replace(
@@ -309,7 +309,7 @@ class Restarted:
         Q, S, row = self.subspace(s, p)
         inside = places_like(xp, S) < p
         S = xp.where(inside[:, None] & inside, S, 0)
-        row = xp.where(inside & (s.again ^ True), s.beta[..., None] * row, 0 * row)
+        row = xp.where(inside & (s.again ^ True), s.beta[..., None] * row, 0)
         H = xp.concat([S, 0 * S[..., :1, :]], axis=-2)
         w = s.V[..., s.j, :]
         V = rotate(xp, s.V, Q, p, s.j)
@@ -334,6 +334,6 @@ def steps_ahead(xp: Any, before: Array, now: Array, steps: Any, m: int) -> Any:
     `steps`; m where that is more."""
     falls = (now > 1) & (now < before) & xp.isfinite(before)
     rate = xp.log(xp.where(falls, before / now, 2.0))
-    needed = xp.minimum(steps * xp.log(xp.where(falls, now, 2.0)) / rate, 0 * rate + m)
-    needed = xp.where(falls, xp.maximum(1 + needed, 0 * rate + FEWEST), m)
+    needed = xp.minimum(steps * xp.log(xp.where(falls, now, 2.0)) / rate, m)
+    needed = xp.where(falls, xp.maximum(1 + needed, FEWEST), m)
     return plain(xp, xp.astype(needed, xp.asarray(m).dtype))

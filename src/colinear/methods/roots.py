@@ -76,12 +76,12 @@ def square_root(xp: Any, A: Array) -> tuple[Array, Array]:
 def _turn(xp: Any, eigenvalues: Array) -> Array:
     """Half the angle between the negative real axis and the first eigenvalue below it; 0 if the
     axis is free."""
-    size, imaginary = xp.abs(eigenvalues), xp.imag(eigenvalues)
-    near = xp.abs(imaginary) <= math.sqrt(xp.eps(eigenvalues.dtype)) * size
-    on_axis = xp.logical_and(near, xp.real(eigenvalues) < 0)
-    below = xp.logical_and(imaginary < 0, xp.logical_not(near))
+    size, imaginary = abs(eigenvalues), xp.imag(eigenvalues)
+    near = abs(imaginary) <= math.sqrt(xp.eps(eigenvalues.dtype)) * size
+    on_axis = near & (xp.real(eigenvalues) < 0)
+    below = (imaginary < 0) & ~near
     free = xp.min(xp.where(below, math.pi + xp.angle(eigenvalues), 1.0), axis=-1)
-    return xp.where(xp.any(on_axis, axis=-1), free / 2, 0 * free)
+    return xp.where(xp.any(on_axis, axis=-1), free / 2, 0)
 
 
 def _denman_beavers(xp: Any, A: Array) -> tuple[Array, Array]:
@@ -92,9 +92,9 @@ def _denman_beavers(xp: Any, A: Array) -> tuple[Array, Array]:
         LU, pivots = xp.lu_factor(M)
         inverse = xp.lu_solve(LU, pivots, I)
         # near the limit scaling would only disturb
-        far = xp.max(xp.abs(M - I), axis=(-2, -1)) > 0.01
-        logarithm = xp.mean(xp.log(xp.abs(xp.diagonal(xp.stop_gradient(LU)))), axis=-1)
-        scale = xp.where(far, xp.exp(-0.5 * logarithm), 1 + 0 * logarithm)[..., None, None]
+        far = xp.max(abs(M - I), axis=(-2, -1)) > 0.01
+        logarithm = xp.mean(xp.log(abs(xp.diagonal(xp.stop_gradient(LU)))), axis=-1)
+        scale = xp.where(far, xp.exp(-0.5 * logarithm), 1)[..., None, None]
         common = I + inverse / scale**2  # X and Y take the same factor: Y = A^-1 X throughout
         return (
             0.5 * scale * (X @ common),
@@ -116,7 +116,7 @@ def logarithm(xp: Any, A: Array) -> Array:
 
     def step(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
         X, power = state
-        far = xp.max(xp.sum(xp.abs(X - I), axis=-2), axis=-1) > CLOSE
+        far = xp.max(xp.sum(abs(X - I), axis=-2), axis=-1) > CLOSE
         root = xp.cond(xp.any(far), lambda X: _denman_beavers(xp, X)[0], lambda X: X, X)
         return xp.where(far[..., None, None], root, X), xp.where(far, 2 * power, power)
 

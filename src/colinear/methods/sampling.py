@@ -20,7 +20,7 @@ import numpy as np
 from ..backends import Array, get, inner_products, namespace_of, positive_or_one, program
 from ..info import recording
 from ..status import FIRST_FAILURE, Status, combine, failed
-from .base import Method, check_integer
+from .base import Method, check_choice, check_integer
 from .vectors import LinearMap
 
 SMALL = 2**31  # seeds below this are the same number in every framework
@@ -59,8 +59,8 @@ class Stochastic(Method):
     confidence: float
     seed: Any
 
-    is_iterative: ClassVar[bool] = True
-    is_stochastic: ClassVar[bool] = True
+    is_iterative = True
+    is_stochastic = True
     least: ClassVar[int] = 1  # products that it needs
 
     def __post_init__(self) -> None:
@@ -71,12 +71,7 @@ class Stochastic(Method):
                 f"{self.name}: confidence is {self.confidence!r}; it must lie between 0 and 1."
             )
         check_seed(self.name, self.seed)
-        distribution = getattr(self, "distribution", DISTRIBUTIONS[0])
-        if distribution not in DISTRIBUTIONS:
-            names = ", ".join(map(repr, DISTRIBUTIONS))
-            raise ValueError(
-                f"{self.name}: distribution is {distribution!r}; it must be one of {names}."
-            )
+        check_choice(self, "distribution", DISTRIBUTIONS)
 
     @property
     def most(self) -> int:
@@ -169,7 +164,7 @@ class HutchPP(SimpleEstimator):
     1000.0
     """
 
-    least: ClassVar[int] = 3
+    least = 3
 
 
 def check_seed(name: str, seed: Any) -> None:
@@ -252,7 +247,7 @@ def ratio_to_goal(xp: Any, s: Mean, tol: float, confidence: float, event: int) -
     """The half width of the confidence interval over tol times the estimate: at most 1 if the
     tolerance is met."""
     error = standard_error(xp, s.count, s.spread, event)
-    size = xp.abs(s.mean)
+    size = abs(s.mean)
     if event:
         error, size = (xp.sqrt(xp.sum(x**2, axis=-1)) for x in (error, size))
     half = quantile(confidence, xp.where(s.count > 1, s.count - 1, 1)) * error
@@ -275,9 +270,9 @@ def _numbers(
     new = xp.sum(xp.astype(good, spread.dtype), axis=-1)
     total = count + new
     center = xp.sum(xp.where(mask, X, 0), axis=-1) / positive_or_one(xp, new)[wide]
-    inside = xp.sum(xp.where(mask, xp.abs(X - center[..., None]) ** 2, 0), axis=-1)
+    inside = xp.sum(xp.where(mask, abs(X - center[..., None]) ** 2, 0), axis=-1)
     step, share = center - mean, (new / positive_or_one(xp, total))[wide]
-    return total, mean + step * share, spread + inside + xp.abs(step) ** 2 * count[wide] * share
+    return total, mean + step * share, spread + inside + abs(step) ** 2 * count[wide] * share
 
 
 def worse(xp: Any, a: Any, b: Any) -> Any:
@@ -331,16 +326,12 @@ def averaged(
 
     def is_open(s: Mean) -> Any:
         ratio = ratio_to_goal(xp, s, tol, confidence, event)
-        ratio = xp.where(s.count >= min(FEWEST, most), ratio, 2)
-        hopeless = xp.logical_and(s.count >= min(FEWEST, most), ratio**2 * s.count > reach)
-        return xp.any(xp.logical_and(ratio > 1, xp.logical_not(hopeless)))
+        is_believed = s.count >= min(FEWEST, most)
+        ratio = xp.where(is_believed, ratio, 2)
+        return xp.any((ratio > 1) & ~(is_believed & (ratio**2 * s.count > reach)))
 
     def going(s: Mean) -> Any:
-        return (
-            xp.logical_and(is_open(s), s.drawn + width <= most)
-            if traced
-            else s.drawn + width <= most and bool(is_open(s))
-        )
+        return is_open(s) & (s.drawn + width <= most)
 
     if traced:
         begin = first._replace(status=xp.asarray(0), drawn=xp.asarray(0), block=xp.asarray(0))
@@ -350,14 +341,6 @@ def averaged(
             state = step(state)
     met = xp.all(ratio_to_goal(xp, state, tol, confidence, event) <= 1)
     return state, met if traced else bool(met)
-
-
-def worst_of(xp: Any, good: Array) -> Any:
-    """SUCCESS or NONFINITE, as a number where it can be seen."""
-    fine = xp.all(good)
-    if xp.is_traced(fine):
-        return xp.where(fine, int(Status.SUCCESS), int(Status.NONFINITE))
-    return int(Status.SUCCESS) if bool(fine) else int(Status.NONFINITE)
 
 
 def draw(
@@ -408,13 +391,17 @@ def product(xp: Any, multiply: LinearMap, Z: Array) -> tuple[Array, Array, Any]:
     """
     Y, failures = _recorded(multiply, Z)
     good = xp.all(xp.isfinite(Y), axis=-2)
-    status = worst_of(xp, good)
+    fine, failure = xp.all(good), int(Status.NONFINITE)
+    if xp.is_traced(fine):
+        status = xp.where(fine, int(Status.SUCCESS), failure)
+    else:
+        status = int(Status.SUCCESS) if bool(fine) else failure
     for info in failures:
         worst = combine([info._status])
         status = worse(xp, status, int(worst) if isinstance(worst, int) else worst)
         converged = xp.asarray(info.converged)
         if converged.shape[-1:] in ((), Z.shape[-1:]):
-            good = xp.logical_and(good, converged)
+            good = good & converged
     return Y, good, status
 
 

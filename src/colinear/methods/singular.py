@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..backends import Array, adjoint, places_like, zeros_like
+from ..backends import Array, adjoint, zeros_like
 from .base import Method, Spectral, check_integer
 from .basis import expand, extend, fresh, norm, put, put_row, rotate
 from .restarted import KrylovState, Restarted
@@ -68,7 +68,7 @@ class GolubKahanRun(Restarted):
     def initial(self) -> KrylovState:
         s = super().initial()
         U = zeros_like(self.xp, s.V, (*s.V.shape[:-1], self.left.shape[-1]))
-        return s._replace(U=U, P=s.Y)
+        return s._replace(U=U)
 
     def step(self, s: KrylovState) -> KrylovState:
         """A v_j = sum_i B_ij u_i + alpha u_j, then A^H u_j = alpha v_j + beta v_j+1."""
@@ -85,16 +85,12 @@ class GolubKahanRun(Restarted):
         z = z - alpha[..., None] * v  # z = A^H u_j - α v_j
         _, beta, z, _ = extend(xp, V, None, z, j + 1, size, random)
         H = put(xp, H, (..., j, j), xp.astype(alpha, H.dtype))
-        return self.add(s, z, beta, size, U=put_row(xp, U, j, u), H=H)
+        return self.add(s, z, beta, size, put_row(xp, U, j, u), H)
 
-    def project(self, s: KrylovState) -> KrylovState:
-        """B^H = Q diag(s) P^H, and |A^H u - s v| = beta |P_m|."""
-        xp = self.xp
-        inside = places_like(xp, s.H) < s.j
-        Q, values, Ph = xp.svd(xp.where(inside[:, None], s.H[..., :-1, :], 0))
-        P = adjoint(xp, Ph)
-        residual = s.beta[..., None] * xp.abs(P[..., s.j - 1, :])
-        return s._replace(values=values, Y=Q, P=P, residual=residual)
+    def solve(self, H: Array) -> tuple[Array, ...]:
+        """B^H = Q diag(s) P^H"""
+        Q, values, Ph = self.xp.svd(H)
+        return values, Q, adjoint(self.xp, Ph)
 
     def restart(self, s: KrylovState) -> KrylovState:
         following = super().restart(s)
@@ -141,7 +137,7 @@ def golub_kahan(
     run = GolubKahanRun(xp, multiply, multiply_adjoint, left, start, right, k, "LA", **options)
     s, stopped = run.run()
     U, V = (xp.copy(basis[..., :k, :]) for basis in (s.U, s.V))  # so that the bases can go
-    ended = s.matvecs, s.iterations, s.done, s.finite, stopped
+    ended = 2 * s.iterations, s.iterations, s.done, s.finite, stopped
     return Triplets(U, s.values[..., :k], V, *ended)
 
 

@@ -20,9 +20,11 @@ from typing import Any
 
 import numpy as np
 
-DTYPES = ("float32", "float64", "complex64", "complex128")
 LEAST_PIVOT = 1e-6  # of a matrix with a unit diagonal
 SHIFTS = (0.0, 1e-3, 1e-2, 0.05, 0.2, 1.0, 5.0)  # of incomplete factors, one after the other
+# Elimination of a triangular matrix in the given order changes nothing, and fills in nothing, if no
+# columns are made alike (relax) to go together.
+IN_ORDER = {"permc_spec": "NATURAL", "diag_pivot_thresh": 0.0, "relax": 1}
 CHUNK = 1 << 22  # pairs of entries looked at together
 
 
@@ -38,9 +40,20 @@ class HostFactor:
         *batch, n, k)."""
         if form == "C":
             return np.conj(self.solve(np.conj(X), "N"))
-        data = self.arguments[0]
-        solve = lambda B: self.solve_columns(B, form)
-        return solved_columns(solve, X, data.shape[:-1], data.dtype)
+        *inner, _ = self.arguments[0].shape
+        dtype = self.arguments[0].dtype
+        if np.iscomplexobj(X) and dtype.kind != "c":
+            return self.solve(X.real, form) + 1j * self.solve(X.imag, form)
+        batch = np.broadcast_shapes(X.shape[:-2], tuple(inner))
+        result, (n, k) = np.result_type(X, dtype), X.shape[-2:]
+        # Outer batch dimensions share the factors, so they are columns like all others.
+        outer = math.prod(batch[: len(batch) - len(inner)])
+        stacked = np.broadcast_to(X, (*batch, n, k)).reshape(outer, math.prod(inner), n, k)
+        columns = np.moveaxis(stacked, 0, 2).reshape(stacked.shape[1] * n, -1)
+        if columns.size:
+            columns = self.solve_columns(np.ascontiguousarray(columns, dtype), form)
+        solved = np.moveaxis(columns.reshape(stacked.shape[1], n, outer, k), 2, 0)
+        return np.ascontiguousarray(solved.reshape(*batch, n, k), result)
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -109,27 +122,24 @@ class SparseLU(HostFactor):
         matrix = csc_array(stacked_matrix(data, indptr, columns))
         self._columns, self._rows = order, order if definite or symmetric else None
         options: dict[str, Any] = {}
-        if is_triangular(indptr, columns):
-            # Elimination in the given order changes nothing, and fills in nothing, if no columns
-            # are made alike (relax) to go together.
-            options = {"permc_spec": "NATURAL", "diag_pivot_thresh": 0.0, "relax": 1}
+        is_exact = is_triangular(indptr, columns)
+        if is_exact:
+            options = dict(IN_ORDER)
         elif definite or symmetric:
-            threshold = 0.0 if definite else 0.1
             options = {
                 "permc_spec": "MMD_AT_PLUS_A",
-                "diag_pivot_thresh": threshold,
+                "diag_pivot_thresh": 0.0 if definite else 0.1,
                 "options": {"SymmetricMode": True},
             }
         if order is not None:
             matrix = matrix[:, order] if self._rows is None else matrix[:, order][order]
             options["permc_spec"] = "NATURAL"
         try:
-            if incomplete is None or is_triangular(indptr, columns):
+            if incomplete is None or is_exact:
                 self.factors = splu(matrix, **options)
             else:
-                self.factors = spilu(
-                    matrix, drop_tol=incomplete[0], fill_factor=incomplete[1], **options
-                )
+                drop_tol, fill = incomplete
+                self.factors = spilu(matrix, drop_tol=drop_tol, fill_factor=fill, **options)
         except RuntimeError as error:
             raise ArithmeticError(str(error)) from error
 
@@ -181,39 +191,11 @@ def stacked_matrix(data: Any, indptr: Any, columns: Any) -> Any:
     """The matrices of a batch, (*batch, nnz), as the blocks of one block-diagonal SciPy matrix."""
     from scipy.sparse import csr_array
 
-    n, count = len(indptr) - 1, math.prod(data.shape[:-1])
-    if count == 1:
-        return csr_array((data.reshape(-1), columns, indptr), shape=(n, n))
-    starts = np.concatenate(
-        [np.asarray(indptr[:-1]) + k * len(columns) for k in range(count)]
-        + [[count * len(columns)]]
-    )
-    places = (
-        np.concatenate([np.asarray(columns) + k * n for k in range(count)])
-        if count
-        else np.zeros(0, int)
-    )
+    n, nnz, count = len(indptr) - 1, len(columns), math.prod(data.shape[:-1])
+    block = np.arange(count)[:, None]
+    starts = np.append(np.asarray(indptr[:-1]) + nnz * block, count * nnz)
+    places = np.reshape(np.asarray(columns) + n * block, -1)
     return csr_array((data.reshape(-1), places, starts), shape=(count * n, count * n))
-
-
-def solved_columns(solve: Any, X: Any, inner: tuple[int, ...], dtype: Any) -> Any:
-    """`solve` of columns of the stacked matrices, for X of shape (..., *inner, n, k) and matrices
-    of this dtype."""
-    if np.iscomplexobj(X) and np.dtype(dtype).kind != "c":
-        return solved_columns(solve, X.real, inner, dtype) + 1j * solved_columns(
-            solve, X.imag, inner, dtype
-        )
-    batch = np.broadcast_shapes(X.shape[:-2], inner)
-    result = np.result_type(X, dtype)
-    X = np.broadcast_to(X, (*batch, *X.shape[-2:]))
-    outer, (n, k) = batch[: len(batch) - len(inner)], X.shape[-2:]
-    # Outer batch dimensions share the factors, so they are columns like all others.
-    stacked = X.reshape(math.prod(outer), math.prod(inner), n, k)
-    columns = np.moveaxis(stacked, 0, 2).reshape(stacked.shape[1] * n, -1)
-    if columns.size:
-        columns = solve(np.ascontiguousarray(columns, dtype))
-    solved = np.moveaxis(columns.reshape(stacked.shape[1], n, stacked.shape[0], k), 2, 0)
-    return np.ascontiguousarray(solved.reshape(*batch, n, k), result)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -230,10 +212,8 @@ def stays_sparse(structure: Any, definite: bool, most: float) -> bool:
     counts = np.diff(structure.indptr).astype(float)
     if not structure.nnz or (not definite and float(counts @ counts) > most):
         return False
-    A = csr_array(
-        (np.ones(structure.nnz, np.int8), structure.columns, structure.indptr),
-        shape=structure.shape,
-    )
+    ones = np.ones(structure.nnz, np.int8)
+    A = csr_array((ones, structure.columns, structure.indptr), shape=structure.shape)
     graph = csr_array(A + A.T if definite else A.T.astype(np.int32) @ A)
     graph.sort_indices()
     first = np.minimum(
@@ -269,19 +249,20 @@ def factors_in_order(data: Any, structure: Any, definite: bool) -> tuple[Any, An
     from scipy.sparse.linalg import splu
 
     matrix = csc_array(stacked_matrix(data, structure.indptr, structure.columns))
-    options = {"SymmetricMode": True} if definite else {}
     try:
         found = splu(
             matrix,
             permc_spec="NATURAL",
             diag_pivot_thresh=0.0 if definite else 1.0,
-            options=options,
+            options={"SymmetricMode": definite},
         )
     except RuntimeError as error:
         raise ArithmeticError(str(error)) from error
     back = np.argsort(found.perm_c)
-    L, U = (coo_array(factor) for factor in (found.L, found.U))
-    L, U = (coo_array((X.data, (back[X.row], back[X.col])), shape=X.shape) for X in (L, U))
+    L, U = (
+        coo_array((X.data, (back[X.row], back[X.col])), shape=X.shape)
+        for X in map(coo_array, (found.L, found.U))
+    )
     if np.any(L.col > L.row) or np.any(U.col < U.row):
         raise ArithmeticError("the columns were not eliminated in their order")
     return L, U, np.argsort(back[found.perm_r])
@@ -327,15 +308,9 @@ class IncompleteCholesky(HostFactor):
             raise ArithmeticError("pivots that are not positive, with any weight on the diagonal")
         L, self.order = found
         L = csc_array(diags_array(root[self.order]) @ L)
-        # Triangular already: elimination in the given order changes nothing, and SuperLU's solves
-        # are compiled.
-        self.factor = splu(
-            csc_array(L, dtype=data.dtype),
-            permc_spec="NATURAL",
-            diag_pivot_thresh=0.0,
-            relax=1,
-            options={"Equil": False},
-        )
+        # Triangular already: SuperLU's solves are compiled.
+        L = csc_array(L, dtype=data.dtype)
+        self.factor = splu(L, **IN_ORDER, options={"Equil": False})
         self.flops = 4.0 * L.nnz
 
     def solve_columns(self, B: Any, form: str) -> Any:
@@ -355,19 +330,16 @@ def _by_threshold(A: Any, drop_tol: float, fill: float) -> Any:
     from scipy.sparse.linalg import spilu
 
     def factor(shift: float) -> Any:
-        # SuperLU's minimum degree of A + A^T takes minutes where rows have a dozen far entries;
-        # this order takes none.
-        options = {
-            "permc_spec": "COLAMD",
-            "diag_pivot_thresh": 0.0,
-            "options": {"SymmetricMode": True},
-        }
         try:
             ilu = spilu(
                 csc_array(A + shift * eye_array(A.shape[0])),
-                drop_tol=drop_tol,
-                fill_factor=fill,
-                **options,
+                drop_tol,
+                fill,
+                # SuperLU's minimum degree of A + A^T takes minutes where rows have a dozen far
+                # entries; this order takes none.
+                permc_spec="COLAMD",
+                diag_pivot_thresh=0.0,
+                options={"SymmetricMode": True},
             )
         except RuntimeError:  # an exactly zero pivot
             return None
@@ -381,70 +353,48 @@ def _by_threshold(A: Any, drop_tol: float, fill: float) -> Any:
 
 def _without_fill(A: Any) -> Any:
     """shift -> the factor of A + shift I on A's own pattern and order, None if a pivot is not
-    positive."""
+    positive.
+
+    l_ij = (a_ij - sum_k l_ik conj(l_jk)) / l_jj, k < j, for all columns of a level at once.
+    """
     from scipy.sparse import csc_array, tril
 
     lower = csc_array(tril(A))
     lower.sort_indices()
-    plan = _Plan(lower)
+    starts, rows = (x.astype(np.int64) for x in (lower.indptr, lower.indices))
+    n, first = lower.shape[0], starts[:-1]  # of each column: its diagonal
+    columns = np.repeat(np.arange(n), np.diff(starts))
+    level = _levels(lower)[columns]
+    # entries, column after column within a level
+    order, place = np.argsort(level, kind="stable"), np.empty(len(rows), np.int64)
+    place[order] = np.arange(len(rows))
+    # which entries of L are multiplied for which
+    products = place[_products(n, starts, rows, columns)]
+    left, right, target = products[:, np.argsort(products[2], kind="stable")]
+    # for each entry, the diagonal of its column
+    diagonal = place[first][columns][order]
+    entries = np.searchsorted(level[order], np.arange(level.max(initial=-1) + 2))
+    spans = [*pairwise(zip(entries.tolist(), np.searchsorted(target, entries).tolist()))]
 
     def factor(shift: float) -> Any:
         values = lower.data.copy()
-        values[plan.first] += shift
-        values = plan.run(values)
-        if values is None:
-            return None
-        return csc_array((values, lower.indices, lower.indptr), lower.shape), slice(None)
-
-    return factor
-
-
-class _Plan:
-    """Which entries of L are multiplied for which, level by level: l_ij = (a_ij - sum_k l_ik
-    conj(l_jk)) / l_jj, k < j."""
-
-    def __init__(self, lower: Any):
-        n, starts, rows = (
-            lower.shape[0],
-            lower.indptr.astype(np.int64),
-            lower.indices.astype(np.int64),
-        )
-        columns = np.repeat(np.arange(n), np.diff(starts))
-        level = _levels(lower)
-        self.first = starts[:-1]  # of each column: its diagonal
-        # entries, column after column within a level
-        by_level = np.argsort(level[columns], kind="stable")
-        self.order, place = by_level, np.empty(len(rows), np.int64)
-        place[by_level] = np.arange(len(rows))
-        left, right, target = (place[x] for x in _products(n, starts, rows, columns))
-        by_target = np.argsort(target, kind="stable")
-        self.left, self.right, self.target = left[by_target], right[by_target], target[by_target]
-        count = int(level.max(initial=-1)) + 1
-        self.entries = np.searchsorted(level[columns][by_level], np.arange(count + 1))
-        self.products = np.searchsorted(self.target, self.entries)
-        # for each entry, the diagonal of its column
-        self.diagonal = place[self.first][columns][by_level]
-
-    def run(self, values: Any) -> Any:
-        L, is_complex = values[self.order], values.dtype.kind == "c"
-        left, right, target, diagonal = self.left, self.right, self.target, self.diagonal
-        entries, products = self.entries.tolist(), self.products.tolist()
-        for lo, hi, first, last in zip(entries, entries[1:], products, products[1:]):
-            if last > first:
-                terms, where = (
-                    L[left[first:last]] * L[right[first:last]].conj(),
-                    target[first:last] - lo,
-                )
+        values[first] += shift
+        L = values[order]
+        for (lo, start), (hi, end) in spans:
+            if end > start:
+                terms = L[left[start:end]] * L[right[start:end]].conj()
+                where = target[start:end] - lo
                 L[lo:hi] -= np.bincount(where, terms.real, hi - lo)
-                if is_complex:
+                if np.iscomplexobj(L):
                     L[lo:hi] -= 1j * np.bincount(where, terms.imag, hi - lo)
             pivots = L[diagonal[lo:hi]].real
             if not pivots.min() > LEAST_PIVOT:
                 return None
             L[lo:hi] /= np.sqrt(pivots)
-        factor = np.empty_like(L)
-        factor[self.order] = L
-        return factor
+        values[order] = L
+        return csc_array((values, lower.indices, lower.indptr), lower.shape), slice(None)
+
+    return factor
 
 
 def _levels(lower: Any) -> Any:
@@ -464,11 +414,7 @@ def _products(n: int, starts: Any, rows: Any, columns: Any) -> Any:
     second = np.flatnonzero(rows > columns)
     counts = starts[columns[second] + 1] - second
     found: list[Any] = [np.zeros((3, 0), np.int64)]
-    cuts = (
-        np.searchsorted(np.cumsum(counts), np.arange(0, counts.sum() + CHUNK, CHUNK))
-        if len(counts)
-        else [0]
-    )
+    cuts = np.searchsorted(np.cumsum(counts), np.arange(0, counts.sum() + CHUNK, CHUNK))
     for start, end in zip(cuts, [*cuts[1:], len(second)]):
         each, much = second[start:end], counts[start:end]
         right = np.repeat(each, much)

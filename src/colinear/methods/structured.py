@@ -35,26 +35,21 @@ def few_pairs(diag: Any, beside: Any, k: int, which: str) -> tuple[Any, Any]:
         return all_pairs(diag, beside, n - k, n)
     if which in ("SA", "SR"):
         return all_pairs(diag, beside, 0, k)
-    if which == "LM" and 2 * k < n:  # they are at the ends
-        ends = np.concatenate(
-            [
-                tridiagonal_eigenvalues(diag, beside, 0, k),
-                tridiagonal_eigenvalues(diag, beside, n - k, n),
-            ]
-        )
-        low = int((np.argsort(-np.abs(ends), kind="stable")[:k] < k).sum())
-        parts = [
-            all_pairs(diag, beside, *ends) for ends in ((0, low), (n - k + low, n)) if np.diff(ends)
-        ]
-        values, vectors = zip(*parts)
-        return np.concatenate(values), np.concatenate(vectors, axis=1)
-    order = np.argsort(
-        np.abs(tridiagonal_eigenvalues(diag, beside, 0, n)) * (-1 if which == "LM" else 1),
-        kind="stable",
-    )[:k]
-    values, vectors = all_pairs(diag, beside, order.min(), order.max() + 1)
-    kept = np.sort(order) - order.min()
-    return values[kept], vectors[:, kept]
+    if which == "LM" and 2 * k < n:
+        ends = ((0, k), (n - k, n))
+        values = np.concatenate([tridiagonal_eigenvalues(diag, beside, *end) for end in ends])
+    else:
+        values = tridiagonal_eigenvalues(diag, beside)
+    # The smallest magnitudes are neighbours, from a first place on; the largest stand before and
+    # behind the others.
+    size, count = np.abs(values), k if which == "SM" else len(values) - k
+    first = int(np.argmin(np.maximum(size[: len(size) - count + 1], size[count - 1 :])))
+    if which == "SM":
+        return all_pairs(diag, beside, first, first + k)
+    ends = ((0, first), (n - k + first, n))
+    parts = [all_pairs(diag, beside, *end) for end in ends if end[0] < end[1]]
+    found, vectors = zip(*parts)
+    return np.concatenate(found), np.concatenate(vectors, axis=1)
 
 
 def tridiagonal_eigenvalues(diag: Any, beside: Any, first: int = 0, last: Any = None) -> Any:
@@ -91,14 +86,11 @@ def all_pairs(diag: Any, beside: Any, first: int = 0, last: int | None = None) -
 def columns_of_inverse(col: Any, row: Any) -> tuple[Any, Any, float]:
     """T^-1 e_1, T^-1 e_n and the larger of their residuals, for the T with this first column and
     row; NaN where all failed."""
-    hermitian = _is_hermitian(col, row)
-    x, first = _first_column(col, row, hermitian)
-    if hermitian:
+    x, first = _first_column(col, row)
+    if _is_hermitian(col, row):
         return x, np.conj(x[::-1]), first
     # T^-1 e_n = J T^-T e_1, since J T J = T^T for the exchange J.
-    y, last = _first_column(
-        np.concatenate([col[:1], row[1:]]), np.concatenate([row[:1], col[1:]]), False
-    )
+    y, last = _first_column(np.append(col[:1], row[1:]), np.append(row[:1], col[1:]))
     return x, y[::-1], max(first, last)
 
 
@@ -110,13 +102,11 @@ def solve_by_iterations(
     size = np.linalg.norm(b)
     if size == 0 or not np.isfinite(size):
         return None
-    hermitian = _is_hermitian(col, row)
-    multiply = _multiplication(col, row, hermitian)
-    x = _krylov(col, row, b, multiply, hermitian, goal)
+    x = _krylov(col, row, b, goal)
     if x is None:
         return None
     x = x.astype(dtype, copy=False)
-    residual = float(np.linalg.norm(b - multiply(x)) / size)
+    residual = float(np.linalg.norm(b - _multiplication(col, row)(x)) / size)
     return (x, residual) if residual <= most else None
 
 
@@ -124,15 +114,14 @@ def _is_hermitian(col: Any, row: Any) -> bool:
     return bool(np.array_equal(row[1:], np.conj(col[1:])) and np.imag(col[0]) == 0)
 
 
-def _first_column(col: Any, row: Any, hermitian: bool) -> tuple[Any, float]:
-    n = len(col)
-    multiply = _multiplication(col, row, hermitian)
+def _first_column(col: Any, row: Any) -> tuple[Any, float]:
+    n, multiply = len(col), _multiplication(col, row)
     e = np.zeros(n, col.dtype)
     e[0] = 1
     attempts = [_levinson] if n <= LEVINSON else [_krylov, _levinson]
     best, least = np.full(n, np.nan, col.dtype), np.inf
     for attempt in attempts:
-        x = attempt(col, row, e, multiply, hermitian)
+        x = attempt(col, row, e)
         residual = np.linalg.norm(e - multiply(x)) if x is not None else np.inf
         if residual < least:
             best, least = x, float(residual)
@@ -141,7 +130,7 @@ def _first_column(col: Any, row: Any, hermitian: bool) -> tuple[Any, float]:
     return best, least
 
 
-def _levinson(col: Any, row: Any, e: Any, multiply: Any, hermitian: bool) -> Any:
+def _levinson(col: Any, row: Any, e: Any) -> Any:
     from scipy.linalg import LinAlgError, solve_toeplitz
 
     try:
@@ -152,13 +141,11 @@ def _levinson(col: Any, row: Any, e: Any, multiply: Any, hermitian: bool) -> Any
     return x if np.isfinite(x).all() else None
 
 
-def _krylov(
-    col: Any, row: Any, e: Any, multiply: Any, hermitian: bool, tol: float = TOLERANCE
-) -> Any:
+def _krylov(col: Any, row: Any, e: Any, tol: float = TOLERANCE) -> Any:
     from scipy.sparse.linalg import LinearOperator, cg, gmres
 
-    n = len(col)
-    A = LinearOperator((n, n), matvec=multiply, dtype=col.dtype)
+    n, hermitian = len(col), _is_hermitian(col, row)
+    A = LinearOperator((n, n), matvec=_multiplication(col, row), dtype=col.dtype)
     M = LinearOperator((n, n), matvec=_circulant_inverse(col, row, hermitian), dtype=col.dtype)
     with np.errstate(all="ignore"):
         if hermitian:
@@ -168,7 +155,7 @@ def _krylov(
     return x if np.isfinite(x).all() else None
 
 
-def _multiplication(col: Any, row: Any, hermitian: bool) -> Any:
+def _multiplication(col: Any, row: Any) -> Any:
     """x -> T x."""
     from scipy import fft
 
@@ -176,7 +163,7 @@ def _multiplication(col: Any, row: Any, hermitian: bool) -> Any:
     length = fft.next_fast_len(2 * n - 1, real=is_real)
     circulant = np.concatenate([col, np.zeros(length - 2 * n + 1, col.dtype), row[:0:-1]])
     symbol = _symbol(circulant)
-    if is_real and hermitian:
+    if is_real and _is_hermitian(col, row):
         symbol = symbol.real  # but for rounding, and quicker to multiply by
     times = _filter(symbol, length, is_real)
     return lambda x: times(x)[:n]
@@ -238,12 +225,10 @@ def parity(perm: Any) -> int:
     from scipy.sparse.csgraph import connected_components
 
     n = len(perm)
-    cycles = (
-        connected_components(csr_array((np.ones(n), perm, np.arange(n + 1)), shape=(n, n)))[0]
-        if n
-        else 0
-    )
-    return 1 - 2 * int((n - cycles) % 2)
+    if not n:
+        return 1
+    graph = csr_array((np.ones(n), perm, np.arange(n + 1)), shape=(n, n))
+    return 1 - 2 * int((n - connected_components(graph)[0]) % 2)
 
 
 def _lapack(name: str, *arrays: Any) -> Any:
@@ -254,15 +239,12 @@ def _lapack(name: str, *arrays: Any) -> Any:
 
 def tridiagonal_slogdet(lower: Any, diag: Any, upper: Any) -> tuple[Any, Any]:
     """By LU with partial pivoting along three diagonals, 10 n flops."""
-    if len(diag) < 3:  # LAPACK's wrapper refuses empty diagonals
-        minor = diag[0] if len(diag) == 1 else diag[0] * diag[1] - lower[0] * upper[0]
-        return of_pivots(np.asarray([minor]))
-    dtype = np.result_type(lower, diag, upper, np.float32)
-    diag = diag.astype(dtype, copy=False)
-    _, pivots, _, _, swaps, _ = _lapack("gttrf", diag)(
-        *(x.astype(dtype, copy=False) for x in (lower, diag, upper))
-    )
-    n = len(diag)
+    n, bands = len(diag), (lower, diag, upper)
+    if n < 3:  # LAPACK's wrapper refuses empty diagonals
+        return banded_slogdet(bands, (-1, 0, 1), n)
+    dtype = np.result_type(*bands, np.float32)
+    bands = tuple(x.astype(dtype, copy=False) for x in bands)
+    _, pivots, _, _, swaps, _ = _lapack("gttrf", bands[1])(*bands)
     # row i, counted from 1, was swapped with i or i + 1
     swapped = int(np.sum(swaps, dtype=np.int64)) - n * (n + 1) // 2
     return of_pivots(pivots, 1 - 2 * (swapped % 2))
@@ -283,24 +265,22 @@ def sparse_slogdet(data: Any, structure: Any, positive: bool) -> tuple[Any, Any]
     factors sparser."""
     from scipy.sparse import csr_array
 
-    wide = data.astype(np.complex128 if data.dtype.kind == "c" else np.float64)
+    wide = data.astype(np.result_type(data, np.float64))
     S = csr_array((wide, structure.columns, structure.indptr), shape=structure.shape)
     if not np.isfinite(wide).all():
         return np.nan, np.nan
     if structure.is_triangular:
         return of_pivots(S.diagonal())
 
-    def factored(definite: bool) -> Any:
-        return SparseLU(wide, structure.indptr, structure.columns, definite).factors
-
     try:
-        factors = factored(positive)
+        factors = SparseLU(wide, structure.indptr, structure.columns, positive).factors
         if positive:
             p = np.cos(np.arange(structure.shape[0]))
             x = factors.solve(p.astype(wide.dtype))
             size = np.linalg.norm(p) + np.abs(wide).max() * np.linalg.norm(x)
             if not np.linalg.norm(S @ x - p) <= PROBE * size:
-                factors = factored(False)  # it was not positive definite after all
+                # it was not positive definite after all
+                return sparse_slogdet(data, structure, positive=False)
     except ArithmeticError:  # exactly singular
         return 0.0, -np.inf
     return of_pivots(factors.U.diagonal(), parity(factors.perm_r) * parity(factors.perm_c))
@@ -332,7 +312,7 @@ def toeplitz_slogdet(col: Any, row: Any) -> tuple[Any, Any, bool]:
     before = np.abs(G).max() * np.abs(B).max()
     pivots, sign, growth = np.zeros(n, complex), 1, 0.0
     for k in range(n):
-        column = (G[0, k:] * B[0, k] + G[1, k:] * B[1, k]) / (s[k:] - t[k])
+        column = B[:, k] @ G[:, k:] / (s[k:] - t[k])
         place = k + int(np.argmax(np.abs(column)))
         if place != k:
             sign = -sign
@@ -342,7 +322,7 @@ def toeplitz_slogdet(col: Any, row: Any) -> tuple[Any, Any, bool]:
         pivots[k] = pivot = column[0]
         if pivot == 0:
             break
-        line = (G[0, k] * B[0, k:] + G[1, k] * B[1, k:]) / (s[k] - t[k:])
+        line = G[:, k] @ B[:, k:] / (s[k] - t[k:])
         growth = max(growth, np.abs(G[:, k]).sum() * np.abs(B[:, k]).sum())
         G[:, k + 1 :] -= column[1:] / pivot * G[:, k, None]
         B[:, k + 1 :] -= line[1:] / pivot * B[:, k, None]

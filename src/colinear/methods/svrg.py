@@ -6,14 +6,13 @@ import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..backends import Array, positive_or_one
 from .base import Iterative, check_integer
 from .iterate import Outcome, Products, Solve
-from .loop import NO_MONITOR, Monitor
 from .sampling import check_seed, static_seed
 from .vectors import (
     BREAKDOWN,
@@ -87,8 +86,8 @@ class SVRG(Iterative):
     averaging: bool = False
     seed: Any = 0
 
-    needs_terms: ClassVar[bool] = True
-    vectors: ClassVar[int] = 12
+    needs_terms = True
+    vectors = 12
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,7 +111,7 @@ class SVRG(Iterative):
         return bool(A._term_count > 1)
 
     def without_arrays(self) -> Any:
-        return replace(self, preconditioner=None, x0=None, seed=static_seed(self.seed))
+        return replace(super().without_arrays(), seed=static_seed(self.seed))
 
     def batch_of(self, count: int) -> int:
         """The size of minibatches of so many terms."""
@@ -124,8 +123,70 @@ class SVRG(Iterative):
     def typical(self, m: int, n: int) -> int:
         return min(2 * self.iterations(m, n), 60)
 
-    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        return svrg(xp, products, B, self, **options)
+    def algorithm(
+        self, xp: Any, products: Products, B: Array, X0: Array | None = None, **options: Any
+    ) -> Outcome:
+        """Solve A X = B; `products.terms` are the terms of A, and `max_iters` counts epochs."""
+        terms, squared, step = products.terms, products.terms.squared, self.step
+        solve = Solve(xp, products, B, **options)
+        at_first = solve.begin(X0)
+        B, size, used = solve.B, at_first.size, float(at_first.products)
+        generator, start = terms.generators(xp, self.seed)
+        uphill, largest = gradient_of(products), 1 + 0 * size
+        if step is None and 0 not in B.shape:
+            gradient = lambda i, V: uphill(terms.product(i, V), False)
+            with quiet(xp):
+                largest = largest_eigenvalue(xp, gradient, terms, at_first.X[..., :1], start)
+            used += MINIBATCHES * POWERS * terms.share * (2 if squared else 1)
+
+        def epoch(ops: Any, s: SVRGState) -> SVRGState:
+            s.generator, own = xp.split(s.generator)
+            with quiet(xp):
+                D, V = displacement(xp, terms, uphill, terms.sample(xp, own, B), s, self)
+                X = s.X + D
+                R = B - products.multiply(X)
+                size, going = column_norms(xp, R), s.status == RUNNING
+                if squared:
+                    gain, curved = s.size - size**2, size == size
+                else:
+                    gain, curved = ops.dot(D, s.R + R), ops.dot(D, s.R - R) >= 0
+                finite = xp.isfinite(size) & xp.isfinite(gain)
+                kept, lost = pace(xp, step, s, finite, finite & (gain > 0), going)
+                grown = size > GROWTH * s.least
+                hopeless, at_floor = lost | (grown & kept), s.least <= FLOOR * xp.eps(B.dtype)
+                bent = ~curved & grown & finite
+                reached = kept & (size <= solve.tol)
+                failures = hopeless & at_floor, STAGNATION, hopeless, BREAKDOWN
+                s.status = first_of(xp, s.status, reached, SUCCESS, bent, INDEFINITE, *failures)
+                kept = kept & going
+                move, better = kept[..., None, :], kept & (size < s.least)
+                s.X, s.R = xp.where(move, X, s.X), xp.where(move, R, s.R)
+                s.V = xp.where(move, V, 0)
+                s.best = xp.where(better[..., None, :], X, s.best)
+                s.least = xp.where(better, size, s.least)
+                s.size = xp.where(kept, size**2, s.size)
+                return s
+
+        state = SVRGState(
+            X=at_first.X,
+            R=at_first.R,
+            V=0 * at_first.X,
+            best=at_first.X,
+            least=size,
+            rate=first_rate(xp, step, largest) + 0 * size,
+            strikes=0 * at_first.status,
+            size=size**2,
+            status=at_first.status,
+            generator=generator,
+        )
+        run = at_first.run._replace(state=state)
+        if 0 not in B.shape:
+            run = solve.loop.run(epoch, Columns(xp, B.dtype), run, lambda state: state.best)
+        last = run.state
+        each = (1 + terms.steps * terms.share) * (2 if squared else 1)  # passes of an epoch
+        found = {"X": last.best, "status": last.status, "size": last.least}
+        passes = whole(xp, used + run.iteration * each)
+        return solve.outcome(at_first._replace(run=run, products=passes, **found))
 
 
 class Terms(NamedTuple):
@@ -167,101 +228,6 @@ class SVRGState(State):
     size: Array  # |r|^2
     status: Array
     generator: Any
-
-
-def svrg(
-    xp: Any,
-    products: Products,
-    B: Array,
-    method: SVRG,
-    *,
-    tol: float,
-    max_iters: int,
-    X0: Array | None = None,
-    watch: Monitor = NO_MONITOR,
-) -> Outcome:
-    """Solve A X = B; `products.terms` are the terms of A, and `max_iters` counts epochs."""
-    terms, multiply, squared = products.terms, products.multiply, products.terms.squared
-    step = method.step
-    solve = Solve(xp, products, B, tol=tol, max_iters=max_iters, watch=watch)
-    at_first = solve.begin(X0)
-    B, X, R, size, used = solve.B, at_first.X, at_first.R, at_first.size, float(at_first.products)
-    ops = Columns(xp, B.dtype)
-    generator, start = terms.generators(xp, method.seed)
-    uphill = gradient_of(products)
-
-    if step is None and 0 not in B.shape:
-        with quiet(xp):
-            largest = largest_eigenvalue(
-                xp, lambda i, V: uphill(terms.product(i, V), False), terms, X[..., :1], start
-            )
-        used += MINIBATCHES * POWERS * terms.share * (2 if squared else 1)
-    else:
-        largest = 1 + 0 * size
-    rate = first_rate(xp, step, largest) + 0 * size
-
-    def epoch(ops: Any, s: SVRGState) -> SVRGState:
-        generator, own = xp.split(s.generator)
-        with quiet(xp):
-            D, V = displacement(xp, terms, uphill, terms.sample(xp, own, B), s, method)
-            X = s.X + D
-            R = B - multiply(X)
-            size = column_norms(xp, R)
-            s.generator = generator
-            return judged(s, D, V, X, R, size)
-
-    def judged(s: SVRGState, D: Array, V: Array, X: Array, R: Array, size: Array) -> SVRGState:
-        going = s.status == RUNNING
-        if squared:
-            gain, curved = s.size - size**2, size == size
-        else:
-            gain, curved = ops.dot(D, s.R + R), ops.dot(D, s.R - R) >= 0
-        finite = xp.isfinite(size) & xp.isfinite(gain)
-        kept, lost, strikes, rate = paced(xp, step, s, finite, finite & (gain > 0), going)
-        grown = size > GROWTH * s.least
-        hopeless, at_floor = lost | (grown & kept), s.least <= FLOOR * xp.eps(B.dtype)
-        status = first_of(
-            xp,
-            s.status,
-            (kept & (size <= tol), SUCCESS),
-            (xp.logical_not(curved) & grown & finite, INDEFINITE),
-            (hopeless & at_floor, STAGNATION),
-            (hopeless, BREAKDOWN),
-        )
-        kept = kept & going
-        move, better = kept[..., None, :], kept & (size < s.least)
-        return SVRGState(
-            X=xp.where(move, X, s.X),
-            R=xp.where(move, R, s.R),
-            V=xp.where(move, V, 0),
-            best=xp.where(better[..., None, :], X, s.best),
-            least=xp.where(better, size, s.least),
-            rate=rate,
-            strikes=strikes,
-            size=xp.where(kept, size**2, s.size),
-            status=status,
-            generator=s.generator,
-        )
-
-    first = SVRGState(
-        X=X,
-        R=R,
-        V=0 * X,
-        best=X,
-        least=size,
-        rate=rate,
-        strikes=0 * at_first.status,
-        size=size**2,
-        status=at_first.status,
-        generator=generator,
-    )
-    run = at_first.run._replace(state=first)
-    if 0 not in B.shape:
-        run = solve.loop.run(epoch, ops, run, lambda state: state.best)
-    last = run.state
-    each = (1 + terms.steps * terms.share) * (2 if squared else 1)  # passes of an epoch
-    passes = whole(xp, used + run.iteration * each)
-    return solve.outcome(run, last.best, last.status, last.least, passes)
 
 
 def displacement(
@@ -309,18 +275,18 @@ def first_rate(xp: Any, step: float | None, largest: Array) -> Array:
     return xp.where(largest > 0, 1 / positive_or_one(xp, largest), 1)
 
 
-def paced(
+def pace(
     xp: Any, step: float | None, s: Any, finite: Array, helped: Array, going: Any
-) -> tuple[Array, Array, Array, Array]:
-    """What follows for those that go on from whether an epoch has helped: whether the anchor moves,
-    whether all is lost, how often it did not help, and the next step, which is halved if it is
-    ours."""
-    harmed = xp.logical_not(helped)
-    if step is None:
-        strikes = xp.where(harmed, s.strikes + 1, s.strikes)
-        return helped, strikes >= HALVINGS, strikes, xp.where(harmed & going, s.rate / 2, s.rate)
-    strikes = xp.where(harmed, s.strikes + 1, 0)
-    return finite, (strikes >= STRIKES) | xp.logical_not(finite), strikes, s.rate
+) -> tuple[Array, Array]:
+    """Whether the anchor moves, and whether all is lost, by whether an epoch has helped. Of those
+    that go on how often it did not is counted, and the step, if it is ours, is halved then."""
+    harmed = ~helped
+    strikes = xp.where(harmed, s.strikes + 1, s.strikes if step is None else 0)
+    s.strikes = strikes
+    if step is not None:
+        return finite, (strikes >= STRIKES) | ~finite
+    s.rate = xp.where(harmed & going, s.rate / 2, s.rate)
+    return helped, strikes >= HALVINGS
 
 
 def largest_eigenvalue(xp: Any, product: Any, terms: Terms, like: Array, generator: Any) -> Array:

@@ -30,7 +30,7 @@ from .svrg import (
     first_rate,
     largest_eigenvalue,
     orthonormal,
-    paced,
+    pace,
     powers,
     quiet,
     whole,
@@ -90,7 +90,6 @@ def svrg_subspace(
             W, norm = powers(xp, terms.product, terms.sample(xp, start, W), W)
         else:
             norm = largest_eigenvalue(xp, terms.product, terms, W[..., :1], start)
-    rate = first_rate(xp, step, norm)
 
     def anchored(W: Array) -> tuple[Array, Array, Array, Array]:
         """The Ritz vectors of the span, their products with A, values and residuals."""
@@ -103,11 +102,14 @@ def svrg_subspace(
         W, G = xp.matmul(W, C), xp.matmul(G, C)
         return W, G, values, xp.vector_norm(G - W * values[..., None, :], axis=-2)
 
-    def is_settled(*found: Array) -> Array:
-        return xp.all(settled(*found), axis=-1, keepdims=True)
+    def judge(s: SubspaceState) -> Array:
+        """Set |A| and the relative residual by the pairs; whether these are settled."""
+        s.norm = xp.maximum(s.norm, xp.max(abs(s.values), axis=-1, keepdims=True))
+        s.size = (s.residual / positive_or_one(xp, s.norm)) ** 2
+        return xp.all(settled(s.values, s.residual, s.norm), axis=-1, keepdims=True)
 
     def epoch(_: Any, s: SubspaceState) -> SubspaceState:
-        generator, own = xp.split(s.generator)
+        s.generator, own = xp.split(s.generator)
         order, ascent = terms.sample(xp, own, s.W), sign * s.rate[..., None, :]
 
         def one(i: Any, W: Array) -> Array:
@@ -123,43 +125,31 @@ def svrg_subspace(
         gain = sign * xp.sum(values - s.values, axis=-1, keepdims=True)
         worst, before = (xp.max(x, axis=-1, keepdims=True) for x in (residual, s.residual))
         helped = finite & ((gain > xp.eps(W.dtype) * s.norm) | (worst <= WORSE * before))
-        kept, lost, strikes, rate = paced(xp, step, s, finite, helped, True)
-        values, residual = xp.where(kept, values, s.values), xp.where(kept, residual, s.residual)
-        norm = xp.maximum(s.norm, xp.max(xp.abs(values), axis=-1, keepdims=True))
-        status = first_of(
-            xp,
-            s.status,
-            (is_settled(values, residual, norm), SUCCESS),
-            (lost, BREAKDOWN),
+        kept, lost = pace(xp, step, s, finite, helped, True)
+        s.values, s.residual = (
+            xp.where(kept, values, s.values),
+            xp.where(kept, residual, s.residual),
         )
-        W, G = xp.where(kept[..., None], W, s.W), xp.where(kept[..., None], G, s.G)
-        return state(W, G, values, residual, norm, rate, strikes, status, generator)
-
-    def state(
-        W: Array, G: Array, values: Array, residual: Array, norm: Array, *others: Any
-    ) -> SubspaceState:
-        rate, strikes, status, generator = others
-        return SubspaceState(
-            W=W,
-            G=G,
-            values=values,
-            residual=residual,
-            norm=norm,
-            rate=rate,
-            strikes=strikes,
-            size=(residual / positive_or_one(xp, norm)) ** 2,
-            status=status,
-            generator=generator,
-        )
+        s.W, s.G = xp.where(kept[..., None], W, s.W), xp.where(kept[..., None], G, s.G)
+        s.status = first_of(xp, s.status, judge(s), SUCCESS, lost, BREAKDOWN)
+        return s
 
     W, G, values, residual = anchored(W)
-    norm = xp.maximum(norm, xp.max(xp.abs(values), axis=-1, keepdims=True))
-    zero = xp.where(norm == norm, 0, 0)
-    status = xp.where(is_settled(values, residual, norm), SUCCESS, RUNNING)
-    status = xp.where(xp.all(xp.isfinite(residual), axis=-1, keepdims=True), status, NONFINITE)
-    first = state(W, G, values, residual, norm, rate, zero, status, generator)
+    first = SubspaceState(
+        W=W,
+        G=G,
+        values=values,
+        residual=residual,
+        norm=norm,
+        rate=first_rate(xp, step, norm),
+        strikes=xp.where(norm == norm, 0, 0),
+        generator=generator,
+    )
+    status = xp.where(judge(first), SUCCESS, RUNNING)
+    finite = xp.all(xp.isfinite(residual), axis=-1, keepdims=True)
+    first.status = xp.where(finite, status, NONFINITE)
     loop = Loop(xp, watch, max_iters, xp.ones((), dtype=norm.dtype, device=xp.device_of(norm)))
-    run = loop.begin(status, first.size**0.5, first)
+    run = loop.begin(first.status, first.size**0.5, first)
     run = loop.run(epoch, Columns(xp, W.dtype), run, lambda state: state.W)
     last = run.state
     loop.close(run.iteration, last.size**0.5)

@@ -139,13 +139,9 @@ class Columns:
     over = own  # a block as a vector that is written over it: it must never be worse than before
     copy = own  # a vector of its own with the values of another one
 
-    def block(self, x: Array) -> Array:
-        """The block that a vector is."""
-        return x
-
     def solution(self, state: Any) -> Array:
         """The solution of a state as a block."""
-        return self.block(state.x)
+        return state.x
 
     def number(self, a: Array) -> Any:
         """The numbers of all columns, as the operations take them."""
@@ -237,7 +233,7 @@ class Columns:
     def unit(self, x: Array) -> tuple[Array, Array]:
         """|x| and x / |x|; zero stays zero."""
         size = self.norm(x)
-        return size, self.scale(self.ratio(1 + 0 * size, size), x)
+        return size, self.scale(self.ratio(1.0, size), x)
 
     def cleared(self, x: Array, on: Array) -> Array:
         """x, but zero in the columns that are not `on`."""
@@ -266,21 +262,19 @@ class Columns:
 
     def infinite(self, a: Array) -> Array:
         """Whether a number is infinite or none."""
-        return self.xp.logical_not(self.xp.isfinite(a))
+        return ~self.xp.isfinite(a)
 
-    def first(self, code: Array, flag: Array, to: int, flag2: Any = None, to2: int = 0) -> Array:
-        """The codes, but `to` for columns that run and have the flag, or else `to2` for the
-        second."""
-        more = () if flag2 is None else ((flag2, to2),)
-        return first_of(self.xp, code, (flag, to), *more)
+    def first(self, code: Array, *cases: Any) -> Array:
+        """The codes of the columns after a step, by cases: a flag, a code, and so on."""
+        return first_of(self.xp, code, *cases)
 
     def positive(self, code: Array, a: Array, blame: tuple[int, int]) -> Array:
         """What becomes of the columns that run, by a number that must be positive."""
-        return first_of(self.xp, code, (self.infinite(a), blame[1]), (a <= 0, blame[0]))
+        return first_of(self.xp, code, self.infinite(a), blame[1], a <= 0, blame[0])
 
     def reached(self, code: Array, size: Array) -> Array:
         """SUCCESS for the columns that run and have reached the goal."""
-        return first_of(self.xp, code, (size <= self.goal, SUCCESS))
+        return first_of(self.xp, code, size <= self.goal, SUCCESS)
 
     def ended(self, code: Array) -> bool:
         """Whether a step may be left early, because no column runs."""
@@ -290,7 +284,7 @@ class Columns:
 class Single:
     """One vector on the host, written over; its numbers are Python's. See `Columns`."""
 
-    every = 1
+    every, in_place = 1, True
 
     def __init__(self, xp: Any, dtype: Any, tol: float = 0.0, goal: Any = None):
         self.xp, self.eps, self.tol = xp, xp.eps(dtype), tol
@@ -308,10 +302,13 @@ class Single:
         self._block = X
         return X[:, 0]
 
-    def block(self, x: Array) -> Array:
-        return x[:, None] if self._block is None else self._block
+    def solution(self, state: Any) -> Array:
+        return state.x[:, None] if self._block is None else self._block
 
-    solution, code = Columns.solution, Columns.code
+    code, take = Columns.code, Columns.take
+
+    def norm(self, x: Array) -> float:
+        return math.sqrt(self.dot(x, x))
 
     def number(self, a: Array) -> Any:
         return float(a[0])
@@ -328,15 +325,8 @@ class Single:
     def array(self, a: Any, like: Array) -> Array:
         return 0 * like + a
 
-    def take(self, multiply: Any, adjoint: Any, precondition: Any) -> None:
-        self.multiply, self.adjoint = guarded(self.xp, multiply), guarded(self.xp, adjoint)
-        self.precondition = precondition
-
     def goes_on(self, running: Any, state: Any, made: int) -> bool:
         return running
-
-    def norm(self, x: Array) -> float:
-        return math.sqrt(self.dot(x, x))
 
     root, hypot = staticmethod(math.sqrt), staticmethod(math.hypot)
 
@@ -409,9 +399,9 @@ class Device(Single):
         self._start = X
         return self.own(X)
 
-    def block(self, x: Array) -> Array:
+    def solution(self, state: Any) -> Array:
         is_kept = self._start is None or self._code in (SUCCESS, RUNNING)
-        return x[:, None] if is_kept else self._start
+        return state.x[:, None] if is_kept else self._start
 
     def number(self, a: Array) -> Any:
         return a[0]
@@ -470,15 +460,17 @@ def column_norms(xp: Any, X: Array) -> Array:
 
 def divide(xp: Any, a: Any, b: Array) -> Array:
     """a / b, and 0 where b is 0."""
-    return xp.where(b == 0, 0, a / xp.where(b == 0, 1, b))
+    is_zero = b == 0
+    return xp.where(is_zero, 0, a / xp.where(is_zero, 1, b))
 
 
-def first_of(xp: Any, old: Array, *cases: tuple[Array, int]) -> Array:
-    """The codes of the columns after a step: of those that run, the first case that holds."""
-    new = old
-    for holds, code in reversed(cases):
-        new = xp.where(holds, code, new)
-    return xp.where(old == RUNNING, new, old)
+def first_of(xp: Any, old: Array, *cases: Any) -> Array:
+    """The codes of the columns after a step, by cases, each a flag and a code: of those that run,
+    the code of the first flag that is set."""
+    new, running = old, old == RUNNING
+    for i in range(len(cases) - 2, -1, -2):
+        new = xp.where(running & cases[i], cases[i + 1], new)
+    return new
 
 
 def final_code(xp: Any, code: Array, stopped: Any = None) -> Array:

@@ -21,8 +21,6 @@ from ...methods.quadrature import (
     nodes_and_weights,
     relative_tail,
     start,
-    traced_first_column,
-    traced_nodes_and_weights,
     with_node,
 )
 from ...methods.sampling import quantile
@@ -124,8 +122,7 @@ def _column(xp: Any, a: Any, b: Any, f: Scalar, slope: Any) -> Any:
         return np.asarray(xp.to_numpy(slope(xp, nodes)))
 
     a, b = (np.where(np.isfinite(x), x, y) for x, y in ((a, 1.0), (b, 0.0)))
-    flat = (len(a), -1)
-    return first_column(_decoupled(HOST, a, b).reshape(flat), b.reshape(flat), of).reshape(a.shape)
+    return first_column(HOST, _decoupled(HOST, a, b), b, of)
 
 
 def _of_user(xp: Any, f: Scalar, nodes: Any) -> Any:
@@ -197,7 +194,7 @@ def gauss(
         good = xp.logical_and(good, inside)  # else it is no bound
         alpha, beta = with_node(xp, alpha, beta, method.interval[method.quadrature != "lower"])
     finite, positive, regular = xp.all(good), True, True
-    nodes, weights = _nodes(xp, alpha, beta, after)
+    nodes, weights = nodes_and_weights(xp, alpha, beta, after)
     if f.principal:  # it may be real for positive numbers only
         least = xp.min(xp.where(weights > 1e-30, nodes, math.inf), axis=-1)
         floor = 10 * eps * xp.max(xp.abs(nodes), axis=-1)
@@ -217,22 +214,12 @@ def gauss(
     return values, nodes, status
 
 
-def _nodes(xp: Any, alpha: Array, beta: Array, after: Any) -> tuple[Array, Array]:
-    """Nodes and weights, (*runs, steps)."""
-    if xp is not HOST:
-        return traced_nodes_and_weights(xp, alpha, beta, after)
-    steps, *runs = alpha.shape
-    found = nodes_and_weights(alpha.reshape(steps, -1), beta.reshape(steps, -1))
-    nodes, weights = (x.reshape(*runs, steps) for x in found)
-    return nodes, weights
-
-
 def _holds(
     xp: Any, interval: tuple[float, float], alpha: Array, beta: Array, eps: float, after: Any
 ) -> tuple[Array, Array]:
     """Whether all Ritz values of each run, which lie between eigenvalues, lie in the interval that
     is said to hold these, and the Ritz values. An error where one is seen to be outside."""
-    nodes, weights = _nodes(xp, alpha, beta, after)
+    nodes, weights = nodes_and_weights(xp, alpha, beta, after)
     slack = 100 * eps * xp.max(xp.abs(nodes), axis=-1, keepdims=True)
     outside = xp.logical_or(nodes < interval[0] - slack, nodes > interval[1] + slack)
     outside = xp.logical_and(outside, weights > eps)
@@ -280,7 +267,7 @@ def traced_quadrature(
     if slope is None:
         return to_result_dtype(xp, mean, A.dtype), R, R, 0 * length
     of = lambda nodes: slope(xp, _inside(xp, f, nodes))
-    column = traced_first_column(xp, _decoupled(xp, alpha, beta), beta, of, nodes)
+    column = first_column(xp, _decoupled(xp, alpha, beta), beta, of, nodes)
     tail = xp.where(runs.alive, relative_tail(xp, column), 0)
     return to_result_dtype(xp, mean, A.dtype), R, combined(xp, A.__matmul__, R, column), tail
 
