@@ -23,7 +23,7 @@ from .diagonal import Identity, ScaledIdentity
 from .printing import bracketed
 from .scaled import Scaled
 from .sliced import check_range
-from .tree import Index, is_data, sole_operand
+from .tree import Index, is_data, sole_operand, wrapper_images
 
 # The sum over a batch dimension of one batched operator: how a sum of a million terms is written
 # without a million objects.
@@ -85,14 +85,7 @@ class BatchSum(LinearOperator):
         )
         return self.A.properties & kept
 
-    def _transpose(self) -> LinearOperator:
-        return BatchSum(self.A.T, self.axis)
-
-    def _adjoint(self) -> LinearOperator:
-        return BatchSum(self.A.H, self.axis)
-
-    def _conj(self) -> LinearOperator:
-        return BatchSum(self.A.conj(), self.axis)
+    _transpose, _adjoint, _conj = wrapper_images
 
     def _matmat(self, X: Array) -> Array:
         if len(X.shape) - 2 >= -self.axis:
@@ -295,14 +288,7 @@ class BatchElements(LinearOperator):
 
     _inherited = ALL_PROPERTIES
 
-    def _transpose(self) -> LinearOperator:
-        return BatchElements._of(self.A.T, self.elements)
-
-    def _adjoint(self) -> LinearOperator:
-        return BatchElements._of(self.A.H, self.elements)
-
-    def _conj(self) -> LinearOperator:
-        return BatchElements._of(self.A.conj(), self.elements)
+    _transpose, _adjoint, _conj = wrapper_images
 
     def _matmat(self, X: Array) -> Array:
         # each block of X to the element that it belongs to, the product, and back

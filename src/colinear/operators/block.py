@@ -21,12 +21,11 @@ from .diagonal import Diagonal, Identity, Zero
 from .neutral import dense_part
 from .transposed import are_adjoint, are_transposed
 from .tree import (
-    adjoint_operands,
-    conjugate_operands,
+    images,
     memo,
     operand_flops,
+    operand_images,
     shared,
-    transpose_operands,
 )
 
 # up to which a copy of a block, or of the places of its entries, costs less than a call for each
@@ -77,7 +76,7 @@ class BlockDiag(LinearOperator):
 
     _inherited = ALL_PROPERTIES
 
-    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
+    _transpose, _adjoint, _conj = operand_images
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
@@ -180,11 +179,9 @@ class Block(LinearOperator):
             sum(A.shape[-1] for A in self.blocks[0]),
         )
 
-    def _transpose(self) -> LinearOperator:
-        return Block([[A.T for A in column] for column in zip(*self.blocks, strict=True)])
-
-    def _adjoint(self) -> LinearOperator:
-        return Block([[A.H for A in column] for column in zip(*self.blocks, strict=True)])
+    _transpose, _adjoint = images(
+        lambda self, image: Block([[image(A) for A in column] for column in zip(*self.blocks)])
+    )[:2]
 
     def _conj(self) -> LinearOperator:
         return Block([[A.conj() for A in row] for row in self.blocks])

@@ -18,13 +18,11 @@ from .neutral import dense_part
 from .printing import bracketed
 from .scaled import Scaled, pull_scalars
 from .tree import (
-    adjoint_operands,
-    conjugate_operands,
     infer_sum,
     known_of_sum,
     memo,
+    operand_images,
     shared,
-    transpose_operands,
 )
 
 
@@ -80,7 +78,7 @@ class Kronecker(LinearOperator):
 
     _inherited = ALL_PROPERTIES  # each holds if every factor has it
 
-    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
+    _transpose, _adjoint, _conj = operand_images
 
     def _matmat(self, X: Array) -> Array:
         # The axes of X are (n_1, ..., n_d, k). Each factor multiplies the leading axis, which is
@@ -157,7 +155,7 @@ class KroneckerSum(LinearOperator):
 
     _infer = infer_sum
 
-    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
+    _transpose, _adjoint, _conj = operand_images
 
     def _matmat(self, X: Array) -> Array:
         # As for Kronecker, but the operand and the running total are rotated side by side.

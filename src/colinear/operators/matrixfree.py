@@ -14,7 +14,7 @@ from ..errors import BackendError, DtypeError, ShapeError
 from .base import LinearOperator
 from .context import Context, broadcast_batches, context_of, given_context, join_dtypes
 from .convert import as_operator
-from .tree import memo
+from .tree import memo, wrapper_images
 
 # Operators known only by what they do: a function that multiplies.
 
@@ -274,14 +274,7 @@ class Opaque(LinearOperator):
     def _infer(self) -> int:
         return self.A.properties
 
-    def _transpose(self) -> LinearOperator:
-        return Opaque._of(self.A.T)
-
-    def _adjoint(self) -> LinearOperator:
-        return Opaque._of(self.A.H)
-
-    def _conj(self) -> LinearOperator:
-        return Opaque._of(self.A.conj())
+    _transpose, _adjoint, _conj = wrapper_images
 
     def _matmat(self, X: Array) -> Array:
         return self.A @ X

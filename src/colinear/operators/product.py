@@ -27,7 +27,7 @@ from .scaled import Scaled, multiply_scalars
 from .sum import in_context
 from .terms import inner_cut, inner_terms
 from .transposed import are_adjoint, are_transposed
-from .tree import conjugate_operands, memo, operand_flops
+from .tree import images, memo, operand_flops, operand_images
 from .unitary import Permutation, Sine, bound_by_norm
 
 
@@ -90,13 +90,10 @@ class Product(LinearOperator):
 
     _inherited = UNITARY | STIEFEL
 
-    def _transpose(self) -> LinearOperator:
-        return Product(*(factor.T for factor in reversed(self.operands)))
-
-    def _adjoint(self) -> LinearOperator:
-        return Product(*(factor.H for factor in reversed(self.operands)))
-
-    _conj = conjugate_operands
+    _transpose, _adjoint = images(
+        lambda self, image: Product(*[image(factor) for factor in reversed(self.operands)])
+    )[:2]
+    _conj = operand_images[2]
 
     def _residual_bound(self, X: Array, B: Array) -> float | None:
         if not (isinstance(self.operands[0], Sine) and isinstance(self.operands[1], Diagonal)):

@@ -26,7 +26,7 @@ from .diagonal import Diagonal, Identity, ScaledIdentity, Zero, is_on_circle, kn
 from .lowrank import LowRank
 from .neutral import dense_part
 from .printing import bracketed, number_text
-from .tree import Scalar, memo, sole_operand
+from .tree import Scalar, images, memo, sole_operand
 
 
 class Scaled(LinearOperator):
@@ -107,11 +107,9 @@ class Scaled(LinearOperator):
     def _transpose(self) -> LinearOperator:
         return Scaled(self.scalar, self.A.T)
 
-    def _adjoint(self) -> LinearOperator:
-        return Scaled(conjugate_scalar(self.scalar), self.A.H)
-
-    def _conj(self) -> LinearOperator:
-        return Scaled(conjugate_scalar(self.scalar), self.A.conj())
+    _adjoint, _conj = images(
+        lambda self, image: Scaled(conjugate_scalar(self.scalar), image(self.A))
+    )[1:]
 
     def _matmat(self, X: Array) -> Array:
         return self._column_scalar * (self.A @ X)

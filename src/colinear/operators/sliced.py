@@ -20,7 +20,7 @@ from .diagonal import Diagonal, Identity, ScaledIdentity, Zero
 from .lowrank import LowRank
 from .printing import bracketed
 from .scaled import Scaled
-from .tree import Index, index_or_array, operand_flops, placed, sole_operand
+from .tree import Index, images, index_or_array, operand_flops, placed, sole_operand, wrapper_images
 
 # range | Index | traced array: a range of positive step, integers (repeats allowed), or integers
 # that can't be seen
@@ -74,14 +74,10 @@ class Sliced(LinearOperator):
     def _infer(self) -> int:
         return _kept(self.A, self.rows, self.cols)
 
-    def _transpose(self) -> LinearOperator:
-        return Sliced._of(self.A.T, self.cols, self.rows)
-
-    def _adjoint(self) -> LinearOperator:
-        return Sliced._of(self.A.H, self.cols, self.rows)
-
-    def _conj(self) -> LinearOperator:
-        return Sliced._of(self.A.conj(), self.rows, self.cols)
+    _transpose, _adjoint = images(
+        lambda self, image: Sliced._of(image(self.A), self.cols, self.rows)
+    )[:2]
+    _conj = wrapper_images[2]
 
     def _matmat(self, X: Array) -> Array:
         return pick(self.A @ embed(X, self.cols, self.A.shape[-1]), self.rows)

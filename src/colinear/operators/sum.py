@@ -29,12 +29,10 @@ from .neutral import dense_part
 from .printing import bracketed
 from .scaled import Scaled, beside, peek_scalar, pull_scalars
 from .tree import (
-    adjoint_operands,
-    conjugate_operands,
     infer_sum,
     known_of_sum,
     memo,
-    transpose_operands,
+    operand_images,
 )
 
 
@@ -82,7 +80,7 @@ class Sum(LinearOperator):
 
     _infer = infer_sum
 
-    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
+    _transpose, _adjoint, _conj = operand_images
 
     def _matmat(self, X: Array) -> Array:
         first, *others = self.operands
@@ -286,7 +284,7 @@ class Hadamard(LinearOperator):
 
     _inherited = SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
 
-    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
+    _transpose, _adjoint, _conj = operand_images
 
     def _matmat(self, X: Array) -> Array:
         xp, (m, n) = namespace_of(X), self.shape[-2:]

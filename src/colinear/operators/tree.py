@@ -60,19 +60,24 @@ def conjugate_leaves(self: Any) -> Any:
     )
 
 
-def transpose_operands(self: Any) -> Any:
-    """`_transpose` of the families that are transposed operand by operand."""
-    return type(self)(*[A.T for A in self.operands])
+def images(compose: Callable[[Any, Callable[[Any], Any]], Any]) -> Any:
+    """`_transpose`, `_adjoint` and `_conj` of a family: `compose(self, image)`, where `image` gives
+    that image of an operand."""
+
+    def method(image: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda self: compose(self, image)
+
+    return method(lambda A: A.T), method(lambda A: A.H), method(lambda A: A.conj())
 
 
-def adjoint_operands(self: Any) -> Any:
-    """`_adjoint` of these families."""
-    return type(self)(*[A.H for A in self.operands])
-
-
-def conjugate_operands(self: Any) -> Any:
-    """`_conj` of the families that are conjugated operand by operand."""
-    return type(self)(*[A.conj() for A in self.operands])
+# Those of the families that are transposed and conjugated operand by operand, and of those that
+# wrap one operator A, which is their first field.
+operand_images = images(lambda self, image: type(self)(*[image(A) for A in self.operands]))
+wrapper_images = images(
+    lambda self, image: type(self)._of(
+        image(self.A), *[getattr(self, name) for name in self._fields[1:]]
+    )
+)
 
 
 def shared(operators: Iterable[Any]) -> int:
@@ -426,11 +431,7 @@ class Tree:
         return self._replace(**{name: map_arrays(f, getattr(self, name)) for name in self._dynamic})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), *self._flatten()[::-1])
+        return type(self)._unflatten, self._flatten()[::-1]
 
     def __copy__(self) -> Any:
         return self
-
-
-def _rebuild(cls: type[Tree], structure: Any, children: Any) -> Any:
-    return cls._unflatten(structure, children)
