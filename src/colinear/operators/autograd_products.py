@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..backends import Array, namespace_of
 from ..errors import BackendError, DtypeError
 from .base import LinearOperator
-from .context import as_array, context_of, kind_of
+from .context import as_array, context_of, is_complex_number, kind_of
 from .matrixfree import as_parameters, by_real_parts
 from .tree import arrays_in, map_arrays
 
@@ -71,18 +71,16 @@ def _unravel(xp: Any, vector: Array, like: Any) -> Any:
     return xp.tree_map(piece, like)
 
 
-def _flat_function(
-    xp: Any, f: Callable, x: Any, parameters: tuple, seen: list | None = None
-) -> tuple[Callable, Array]:
-    """f between vectors, and the point as one; `seen` collects the outputs as f gives them."""
+def _flat_function(xp: Any, A: Any, seen: list | None = None) -> tuple[Callable, Array]:
+    """f of A between vectors, and the point as one; `seen` collects the outputs as f gives them."""
 
     def flat(v: Array) -> Array:
-        outputs = f(_unravel(xp, v, x), *parameters)
+        outputs = A.f(_unravel(xp, v, A.x), *A.parameters)
         if seen is not None:
             seen.append(outputs)
         return _ravel(xp, outputs)
 
-    return flat, _ravel(xp, x)
+    return flat, _ravel(xp, A.x)
 
 
 # ---------------------------------------------------------------------- derivatives
@@ -106,9 +104,9 @@ def _mapped(xp: Any, f: Callable) -> Callable:
     )
 
 
-def _to_complex(xp: Any, J: Any, pull: Callable) -> Callable:
+def _to_complex(J: Any, pull: Callable) -> Callable:
     """J^H of complex outputs: the pullback to real x keeps the real part alone."""
-    if not J.complex_outputs or any(xp.is_complex(leaf) for leaf in arrays_in(J.x)):
+    if not J.complex_outputs or any(map(is_complex_number, arrays_in(J.x))):
         return pull
     return lambda G: pull(G) + 1j * pull(-1j * G)
 
@@ -134,7 +132,7 @@ def _recorded_gradient(xp: Any, g: Callable) -> Callable:
     return gradient
 
 
-def _multiply(A: Any, X: Array, transform: Callable[[Any], tuple], adjoint: bool) -> Array:
+def _multiply(A: Any, X: Array, is_adjoint: bool = False) -> Array:
     """A X or A^H X by the framework's transforms; where f has not the derivatives that these need,
     by its graph.
 
@@ -145,13 +143,13 @@ def _multiply(A: Any, X: Array, transform: Callable[[Any], tuple], adjoint: bool
     recorded = xp.is_differentiated(X, *A.arrays())
 
     def by_transforms() -> tuple:
-        return transform(xp)
+        return A._pull(xp) if is_adjoint else A._push(xp)
 
     def by_graph() -> tuple | None:
         kept = None if xp.is_compiling() else A._linearise(xp, recorded)
         if kept is None:
             return None
-        return (kept.pull, kept.pull_dtype) if adjoint else (kept.push, kept.push_dtype)
+        return (kept.pull, kept.pull_dtype) if is_adjoint else (kept.push, kept.push_dtype)
 
     is_first = xp.name == "torch" and not recorded and A._prefers_graph
     failure: Exception | None = None
@@ -160,7 +158,7 @@ def _multiply(A: Any, X: Array, transform: Callable[[Any], tuple], adjoint: bool
             found = way()
             if found is not None:
                 f, dtype = found
-                return _by_columns(A, X, f, dtype, A.shape[-1] if adjoint else A.shape[-2])
+                return _by_columns(A, X, f, dtype, A.shape[-1] if is_adjoint else A.shape[-2])
         except (RuntimeError, TypeError) as error:
             failure = failure or error
     assert failure is not None

@@ -43,10 +43,12 @@ from .context import (
     kind_of,
     misfit,
     plain_array,
+    spread,
 )
 from .protocols import Protocols
 from .tree import (
     TEST_HOOKS,
+    Shape,
     Tree,
     _remember,
     _set_field_once,
@@ -147,6 +149,8 @@ class LinearOperator(Tree, Protocols):
 
     def _claim(self, mask: int) -> Any:
         """A copy that claims more properties."""
+        if not mask:
+            return self
         known = self.properties
         if known & mask == mask:
             return self
@@ -162,7 +166,7 @@ class LinearOperator(Tree, Protocols):
     # ------------------------------------------------------------------ what and where it is
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         raise TypeError(f"{type(self).__name__} must define the property `shape`.")
 
     @property
@@ -170,7 +174,7 @@ class LinearOperator(Tree, Protocols):
         return len(self.shape)
 
     @property
-    def batch_shape(self) -> tuple[int, ...]:
+    def batch_shape(self) -> Shape:
         return self.shape[:-2]
 
     @memo
@@ -311,7 +315,7 @@ class LinearOperator(Tree, Protocols):
         batch = broadcast_batches(self.batch_shape, X.shape[:-2])
         dtype = X.dtype if own is None else join_dtypes(xp, X.dtype, own)
         like = xp.zeros((*batch, self.shape[-1], X.shape[-1]), dtype=dtype, device=xp.device_of(X))
-        X = xp.astype(xp.broadcast_to(X, (*batch, *X.shape[-2:])), like.dtype)
+        X = xp.astype(spread(X, batch), like.dtype)
         return xp.conj(xp.linear_transpose(self._matmat, like)(xp.conj(X)))
 
     def _right_matmat(self, X: Array) -> Array:
@@ -345,7 +349,7 @@ class LinearOperator(Tree, Protocols):
 
     def __matmul__(self, other: Any) -> Any:
         if isinstance(other, LinearOperator):
-            return algebra.multiply(self, other)
+            return algebra.Product(self, other)
         if type(other) is not np.ndarray or other.dtype is not self._usual_dtype:
             if calls.are_strict():
                 return calls.ordinary(self.__matmul__, other)

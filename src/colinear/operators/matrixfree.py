@@ -12,9 +12,9 @@ from .. import backends
 from ..backends import Array, namespace_of
 from ..errors import BackendError, DtypeError, ShapeError
 from .base import LinearOperator
-from .context import Context, broadcast_batches, context_of, given_context, join_dtypes
+from .context import Context, broadcast_batches, context_of, given_context, join_dtypes, spread
 from .convert import as_operator
-from .tree import memo, wrapper_images
+from .tree import Shape, infer_operand, memo, operand_shape, wrapper_images
 
 # Operators known only by what they do: a function that multiplies.
 
@@ -54,7 +54,7 @@ class MatrixFree(LinearOperator):
     # speaks.
     multiply: Callable
     multiply_adjoint: Callable | None
-    sizes: tuple[int, ...]
+    sizes: Shape
     parameters: Any
     context: Context
 
@@ -97,7 +97,7 @@ class MatrixFree(LinearOperator):
         return self
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return self.sizes
 
     @memo
@@ -150,7 +150,7 @@ class MatrixFree(LinearOperator):
             return by_real_parts(lambda parts: self._call(name, function, parts, rows), X)
         batch = broadcast_batches(self.sizes[:-2], X.shape[:-2])
         if tuple(X.shape[:-2]) != batch:
-            X = xp.broadcast_to(X, (*batch, *X.shape[-2:]))
+            X = spread(X, batch)
         product = function(X, *self.parameters)
         expected = (*batch, rows, X.shape[-1])
         if (
@@ -215,7 +215,7 @@ class _Taking:
         return self.function(X, *parameters[: self.given], *parameters[self.mine])
 
 
-def _checked(xp: Any, name: str, product: Any, X: Array, expected: tuple[int, ...]) -> Array:
+def _checked(xp: Any, name: str, product: Any, X: Array, expected: Shape) -> Array:
     """The product as an array, or an error that says what is wrong with it."""
     own = namespace_of(product)
     if xp.name == "jax" and own is not None and own.name == "numpy":
@@ -267,12 +267,7 @@ class Opaque(LinearOperator):
     def __new__(cls, A: Any) -> Any:
         return opaque(A)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.A.shape
-
-    def _infer(self) -> int:
-        return self.A.properties
+    shape, _infer = operand_shape, infer_operand
 
     _transpose, _adjoint, _conj = wrapper_images
 

@@ -48,6 +48,7 @@ from .sparse_algebra import (
 )
 from .sum import Sum
 from .toeplitz import Circulant, Convolution, Toeplitz
+from .tree import Shape
 from .unitary import pad_end
 
 TOEPLITZ = Toeplitz | Circulant | SHIFT
@@ -98,10 +99,8 @@ def rewrite(pattern: Any, **options: Any) -> Callable[[Any], Any]:
     return register
 
 
-def flops(A: LinearOperator) -> float:
-    """What decides where the terms of a sum match several rules, of which the guard of one alone
-    can hold."""
-    return A.flops
+# what decides where the terms of a sum match several rules, of which the guard of one alone can hold
+flops = operator.attrgetter("flops")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -141,14 +140,11 @@ def are_few_terms(A: Any) -> bool:
 @rewrite(BatchSum[LowRank], when=are_few_terms)  # type: ignore[misc]
 def sum_of_low_ranks(A: Any) -> LinearOperator:
     """Σ_i U_i C_i V_i^H is of low rank: all factors side by side"""
-    xp, (U, V, core) = A.xp, (A.A.U, A.A.V, A.A.core)
-    left, right = (
-        U if core is None else xp.matmul(U, core),
-        None if V is None and core is None else U if V is None else V,
-    )
-    return LowRank._of(
-        *(None if x is None else A.A._beside(x, A.axis) for x in (left, right)), None
-    )
+    L = A.A
+    if L.V is None and L.core is None:
+        return LowRank._of(L._beside(L.U, A.axis), None, None)
+    left = L.U if L.core is None else A.xp.matmul(L.U, L.core)
+    return LowRank._of(L._beside(left, A.axis), L._beside(L._right, A.axis), None)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -186,8 +182,6 @@ def _column(T: Any) -> Array:
 def _row(T: Any) -> Array:
     if isinstance(T, Toeplitz):
         return T.xp.conj(T.col) if T.row is None else T.row
-    if isinstance(T, Circulant):
-        return T.xp.roll(T.xp.flip(T.col, axis=-1), 1, axis=-1)
     return _column(T.T)
 
 
@@ -215,12 +209,9 @@ def sum_of_convolutions(A: Any) -> LinearOperator:
         else (times(c, B.kernel, d), B.origin)
         for c, B in parts
     ]
-    before, after = (
-        [max(reach) for reach in zip(*reaches)]
-        for reaches in zip(*(_reach(k, o) for k, o in kernels))
-    )
+    before, after = np.max([_reach(*each) for each in kernels], axis=0).tolist()
 
-    def widen(kernel: Array, origin: tuple[int, ...]) -> Array:
+    def widen(kernel: Array, origin: Shape) -> Array:
         for axis, (b, a) in enumerate(zip(*_reach(kernel, origin)), -d):
             kernel = pad_with_zeros(xp, kernel, before[axis] - b, after[axis] - a, axis)
         return kernel
@@ -228,11 +219,11 @@ def sum_of_convolutions(A: Any) -> LinearOperator:
     return Convolution._of(sum(widen(*each) for each in kernels), C.grid, C.boundary, tuple(before))
 
 
-def _reach(kernel: Array, origin: tuple[int, ...]) -> tuple[tuple[int, ...], list[int]]:
+def _reach(kernel: Array, origin: Shape) -> tuple[Shape, list[int]]:
     """How many entries of a kernel stand before its origin, and how many behind it, in each
     dimension."""
     sizes = kernel.shape[kernel.ndim - len(origin) :]
-    return origin, [size - 1 - o for size, o in zip(sizes, origin, strict=True)]
+    return origin, [size - 1 - o for size, o in zip(sizes, origin)]
 
 
 def are_toeplitz(A: Any) -> bool:
@@ -289,7 +280,7 @@ def sparse_of_convolution(A: Any) -> LinearOperator:
     points, entries, values = np.arange(A.shape[-1]).reshape(A.grid), [], []
     for j in np.ndindex(*kernel.shape[-len(A.grid) :]):
         # i - l
-        steps = [(index - origin, n) for index, origin, n in zip(j, origins, A.grid, strict=True)]
+        steps = [(index - origin, n) for index, origin, n in zip(j, origins, A.grid)]
         places = [
             points[tuple(slice(max(0, s * k), n + min(0, s * k)) for k, n in steps)].ravel()
             for s in (1, -1)
@@ -486,11 +477,9 @@ def _tidy(A: Any) -> LinearOperator:
     """A matrix of diagonals as one of the families of three diagonals or one, if it has no more."""
     if not isinstance(A, Banded) or A.m != A.n or not set(A.offsets) <= {-1, 0, 1}:
         return A
+    if A.offsets == (0,):
+        return Diagonal._of(*A.diagonals)
     lines = dict(zip(A.offsets, A.diagonals))
-    if set(lines) == {0}:
-        return Diagonal._of(lines[0])
-    like = {"dtype": A.dtype, "device": A._context.device}
-    lower, diag, upper = (
-        lines[k] if k in lines else A.xp.zeros((A.n - abs(k),), **like) for k in (-1, 0, 1)
+    return Tridiagonal._of(
+        *(lines[k] if k in lines else A.xp.zeros((A.n - abs(k),), **kind_of(A)) for k in (-1, 0, 1))
     )
-    return Tridiagonal._of(lower, diag, upper)

@@ -10,7 +10,7 @@ from ..properties import ALL_PROPERTIES, SELF_ADJOINT, STIEFEL, SYMMETRIC
 from .base import LinearOperator
 from .convert import as_operator
 from .printing import bracketed
-from .tree import operand_flops, sole_operand
+from .tree import operand_flops, operand_shape, sole_operand
 
 # What these are made of: an image of the operand, or itself, and its shape with the sides exchanged.
 operand: Any = lambda self: self.A
@@ -98,12 +98,7 @@ class Conjugate(LinearOperator):
     def __new__(cls, A: Any) -> Any:
         return as_operator(A).conj()
 
-    operands = sole_operand
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.A.shape
-
+    operands, shape = sole_operand, operand_shape
     _inherited = ALL_PROPERTIES
 
     _transpose, _adjoint, _conj = adjoint, transpose, operand
