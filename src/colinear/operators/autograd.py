@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from ..backends import Array, adjoint, namespace_of
 from ..errors import DtypeError, ShapeError
@@ -70,7 +70,6 @@ class Jacobian(LinearOperator):
     tensor([1., 1., 1.])
     """
 
-    _prefers_graph: ClassVar[bool] = False  # in torch, to linearise before forward mode is tried
     f: Callable
     x: Any
     parameters: Any
@@ -162,7 +161,6 @@ class Hessian(LinearOperator):
     tensor([ 6., 12.])
     """
 
-    _prefers_graph: ClassVar[bool] = True  # in torch, to linearise before forward mode is tried
     _implied = SYMMETRIC
     f: Callable
     x: Any
@@ -241,7 +239,6 @@ class GaussNewton(LinearOperator):
     tensor([4., 8.])
     """
 
-    _prefers_graph: ClassVar[bool] = True  # in torch, to linearise before forward mode is tried
     _implied = SELF_ADJOINT
     f: Callable
     loss: Callable

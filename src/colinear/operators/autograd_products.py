@@ -25,9 +25,8 @@ def _evaluated(what: str, f: Callable, x: Any, parameters: Any) -> tuple[Callabl
     if xp is None or xp.name == "numpy":
         raise BackendError(
             f"{what}: x is {'a NumPy array' if xp else f'made of {type(first).__name__}'}, and "
-            "only torch and JAX differentiate. "
-            "Give x as an array of theirs, or the product itself as MatrixFree(matmat, shape, "
-            "rmatmat=...)."
+            "only torch and JAX differentiate. Give x as an array of theirs, or the product itself "
+            "as MatrixFree(matmat, shape, rmatmat=...)."
         )
     x, parameters = (
         map_arrays(lambda leaf: as_array(leaf, f"{what}: x"), x),
@@ -151,7 +150,8 @@ def _multiply(A: Any, X: Array, is_adjoint: bool = False) -> Array:
             return None
         return (kept.pull, kept.pull_dtype) if is_adjoint else (kept.push, kept.push_dtype)
 
-    is_first = xp.name == "torch" and not recorded and A._prefers_graph
+    is_second = not hasattr(A, "_pull")  # Jacobians alone are pulled back
+    is_first = xp.name == "torch" and not recorded and is_second
     failure: Exception | None = None
     for way in (by_graph, by_transforms) if is_first else (by_transforms, by_graph):
         try:

@@ -166,8 +166,7 @@ def as_array(x: Any, what: str, *, xp: Any = None, dtype: Any = None, min_ndim: 
             raise DtypeError(f"{what}: {type(x).__name__} is not a numeric array.") from error
     else:
         xp = own
-    if isinstance(x.dtype, np.dtype):
-        check_dtype(what, x.dtype)
+    check_dtype(what, x.dtype)
     if not xp.is_floating(x):
         x = xp.astype(x, dtype or xp.default_float())
     if x.ndim < min_ndim:
@@ -187,11 +186,8 @@ def from_numpy(what: str, xp: Any, x: Array) -> Array:
     own = namespace_of(x)
     if own.name == "numpy" and xp.name == "jax":
         return xp.asarray(x)
-    how = (
-        "the array: torch.from_numpy(x), or the operator: "
-        if (own.name, xp.name) == ("numpy", "torch")
-        else "one: "
-    )
+    is_torch = (own.name, xp.name) == ("numpy", "torch")
+    how = "the array: torch.from_numpy(x), or the operator: " if is_torch else "one: "
     raise BackendError(
         f"{what}: the operator is a {xp.name} one and the array is {own.name}'s. Convert "
         f"{how}A.to(backend={own.name!r})."
@@ -213,8 +209,7 @@ def context_of(what: str, leaves: Any) -> Context:
                 f"{what}: arrays of {xp.name} and {own.name} do not mix. Convert one, or use "
                 "A.to(backend=...)."
             )
-        here = own.device_of(leaf)
-        check_device(what, device, here)
+        check_device(what, device, here := own.device_of(leaf))
         device = here if device is None else device
         if own.is_floating(leaf):
             floats.append(leaf.dtype)
@@ -266,12 +261,18 @@ def join_dtypes(xp: Any, dtype: Any, neutral: Any) -> Any:
     return dtype if neutral == dtype else xp.result_type(dtype, neutral)
 
 
+def promoted(X: Array, dtype: Any) -> Array:
+    """X in the dtype that it and a neutral operator's have in common; X itself where the
+    operator was told none."""
+    if dtype is None or dtype is X.dtype:
+        return X
+    xp = namespace_of(X)
+    return xp.astype(X, join_dtypes(xp, X.dtype, dtype))
+
+
 def _dtype_of(xp: Any, dtype: Any) -> Any:
-    return (
-        xp.dtype_from(np.dtype(dtype).name)
-        if isinstance(dtype, (np.dtype, type)) and xp.name == "torch"
-        else dtype
-    )
+    is_foreign = isinstance(dtype, (np.dtype, type)) and xp.name == "torch"
+    return xp.dtype_from(np.dtype(dtype).name) if is_foreign else dtype
 
 
 def given_context(what: str, like: Any, dtype: Any) -> Context:
@@ -322,8 +323,8 @@ def as_arrays(what: str, *values: Any, min_ndim: int = 0) -> tuple[Array, ...]:
     else:
         return values
     arrays = [as_array(x, what, min_ndim=min_ndim) for x in values]
-    in_jax = [namespace_of(x) for x in arrays if namespace_of(x).name == "jax"]
-    for xp in in_jax[:1]:  # takes NumPy's arrays
+    if any(namespace_of(x).name == "jax" for x in arrays):  # takes NumPy's arrays
+        xp = backends.get("jax")
         arrays = [
             xp.asarray(x) if isinstance(given, np.ndarray) else x
             for given, x in zip(values, arrays)

@@ -77,7 +77,9 @@ def as_operators(operands: Iterable[Any]) -> list[LinearOperator]:
 
 
 def _is_jax(x: Any) -> bool:
-    xp = (None if x.is_neutral else x.xp) if isinstance(x, LinearOperator) else namespace_of(x)
+    if isinstance(x, LinearOperator):
+        return x._context.backend == "jax"
+    xp = namespace_of(x)
     return xp is not None and xp.name == "jax"
 
 
@@ -179,11 +181,7 @@ class _ForeignProduct:
         return np.stack(parts, axis=-1) if parts else np.zeros((rows, 0), dtype=columns.dtype)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, _ForeignProduct)
-            and self.operator is other.operator
-            and self.block == other.block
-        )
+        return isinstance(other, _ForeignProduct) and hash(self) == hash(other)
 
     def __hash__(self) -> int:
         return hash((id(self.operator), self.block))

@@ -26,9 +26,9 @@ from .context import (
     given_context,
     is_complex_number,
     is_number,
-    join_dtypes,
     kind_of,
     of_array,
+    promoted,
     split_number,
     told_by_number,
 )
@@ -98,15 +98,6 @@ def size(value: Any, what: str) -> int:
     if n < 0:
         raise ShapeError(f"{what}: a size cannot be negative; got {n}.")
     return n
-
-
-def promoted(X: Array, dtype: Any) -> Array:
-    """X in the dtype that it and a neutral operator's have in common; X itself where the
-    operator was told none."""
-    if dtype is None or dtype is X.dtype:
-        return X
-    xp = namespace_of(X)
-    return xp.astype(X, join_dtypes(xp, X.dtype, dtype))
 
 
 class Identity(LinearOperator):

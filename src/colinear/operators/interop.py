@@ -73,9 +73,8 @@ def as_numpy(A: LinearOperator, caller: str = "") -> Any:
         found[()] = A
         return found
     raise TypeError(
-        f"{type(A).__name__} is an operator, not an array: call A.to_dense() if the matrix fits "
-        "in memory. "
-        "For a product with an operator or table of another library on the left write "
+        f"{type(A).__name__} is an operator, not an array: call A.to_dense() if the matrix fits in "
+        "memory. For a product with an operator or table of another library on the left write "
         "as_operator(other) @ A."
     )
 
@@ -85,8 +84,7 @@ def _handler(framework: str, name: str, args: tuple[Any, ...]) -> Handler:
     if ours is None:
         raise TypeError(
             f"{_shown(framework, name)} is not defined for {type(_first_operator(args)).__name__} "
-            "operators. "
-            f"Call A.to_dense() first if the matrix fits in memory."
+            "operators. Call A.to_dense() first if the matrix fits in memory."
         )
     return ours
 

@@ -72,8 +72,10 @@ class Kernel(LinearOperator):
             raise TypeError(
                 f"Kernel: k must be a function of two sets of points, not {type(k).__name__}."
             )
-        if block is not None and (block != int(block) or block < 1):
-            raise ValueError(f"Kernel: block must be a positive number of rows, not {block!r}.")
+        if block is not None:
+            if block != int(block) or block < 1:
+                raise ValueError(f"Kernel: block must be a positive number of rows, not {block!r}.")
+            block = int(block)
         points = as_arrays("Kernel", *(P for P in (X, Y) if P is not None))
         for name, P in zip("XY", points):
             if P.ndim < 2:
@@ -81,16 +83,14 @@ class Kernel(LinearOperator):
                     f"Kernel: {name} must be (*batch, points, d), its shape is {tuple(P.shape)}. "
                     "For numbers: x[:, None]."
                 )
-        dimensions = [P.shape[-1] for P in points]
-        if dimensions[0] != dimensions[-1]:
+        X, Y = points[0], None if Y is None else points[1]
+        if X.shape[-1] != points[-1].shape[-1]:
             raise ShapeError(
-                f"Kernel: the points of X have {dimensions[0]} coordinates, those of Y "
-                f"{dimensions[-1]}."
+                f"Kernel: the points of X have {X.shape[-1]} coordinates, those of Y {Y.shape[-1]}."
             )
         broadcast_batches(*(P.shape[:-2] for P in points), what="Kernel: X and Y")
-        X, Y = points[0], None if Y is None else points[1]
         parameters = as_parameters("Kernel", parameters)
-        block = None if block is None else int(block)
+
         # parameters of another framework are refused here
         context = context_of("Kernel", arrays_in((points, parameters)))
         if any(0 in P.shape[:-1] for P in points):
@@ -103,9 +103,8 @@ class Kernel(LinearOperator):
         batch = _parameter_batch(k, entry, first, parameters)
         if batch and any(P.ndim > 2 for P in points):
             raise ShapeError(
-                f"Kernel: the points have the batch shape {X.shape[:-2]} and the "
-                f"parameters {batch}; one batch at a time. "
-                "Use the framework's vmap over both."
+                f"Kernel: the points have the batch shape {X.shape[:-2]} and the parameters "
+                f"{batch}; one batch at a time. Use the framework's vmap over both."
             )
         self = cls._of(k, X, Y, parameters, block, False, batch)
         self.__dict__["_context"] = _with_dtype_of(entry, context)
@@ -113,9 +112,12 @@ class Kernel(LinearOperator):
 
     @memo
     def shape(self) -> Shape:
-        rows, columns = self._points()
-        batch = self.parameter_batch or broadcast_batches(rows.shape[:-2], columns.shape[:-2])
-        return (*batch, rows.shape[-2], columns.shape[-2])
+        sizes = (points.shape[-2] for points in self._points())
+        return (*(self.parameter_batch or self._point_batch), *sizes)
+
+    @property
+    def _point_batch(self) -> Shape:
+        return broadcast_batches(*(tuple(points.shape[:-2]) for points in self._points()))
 
     def _points(self) -> tuple[Array, Array]:
         """The points of the rows and those of the columns."""
@@ -147,8 +149,7 @@ class Kernel(LinearOperator):
         if tuple(getattr(entries, "shape", ())) != expected:
             raise ShapeError(
                 f"Kernel: {function_name(self.k)} of points of shapes {tuple(X.shape)} and "
-                f"{tuple(Y.shape)} "
-                f"must give {expected}, it gave "
+                f"{tuple(Y.shape)} must give {expected}, it gave "
                 f"{getattr(entries, 'shape', type(entries).__name__)}."
             )
         return namespace_of(entries).matrix_transpose(entries) if self.transposed else entries
@@ -178,11 +179,14 @@ class Kernel(LinearOperator):
         batch = self.shape[:-2] if V is None else broadcast_batches(self.shape[:-2], V.shape[:-2])
         m, n = self.shape[-2:]
         width = n if V is None else V.shape[-1]
-        count = math.prod(batch)
-        if 0 in (m, n, count, width):
+        if 0 in (m, n, width, *batch):
             dtype = self.dtype if V is None else xp.result_type(self.dtype, V.dtype)
             return xp.zeros((*batch, m, width), dtype=dtype, device=xp.device_of(rows))
-        blocks, size = self._partition(m, n, rows.shape[-1])
+        # blocks of rows as even as can be, so that little is computed twice
+        bytes_per_row = n * (rows.shape[-1] + 2) * 8 * math.prod(self.parameter_batch)
+        size = min(m, self.block or max(1, MEMORY_BUDGET // bytes_per_row))
+        blocks = -(-m // size)
+        size = -(-m // blocks)
         # of the points, each with its own loop; a batch of parameters is one loop
         spread, rest = ((), batch) if self.parameter_batch else (batch, ())
         count = math.prod(spread)
@@ -195,10 +199,11 @@ class Kernel(LinearOperator):
         if V is not None:
             others.append(listed(V, rest))
         # a last block that is too short repeats the last point, where k is as good as at any other
-        if blocks * size > m:
-            repeated = xp.broadcast_to(rows[:, -1:], (count, blocks * size - m, rows.shape[-1]))
+        missing, d = blocks * size - m, rows.shape[-1]
+        if missing:
+            repeated = xp.broadcast_to(rows[:, -1:], (count, missing, d))
             rows = xp.concat([rows, repeated], axis=1)
-        tiles = xp.reshape(rows, (count, blocks, size, rows.shape[-1]))
+        tiles = xp.reshape(rows, (count, blocks, size, d))
 
         @xp.checkpoint  # the derivative computes the entries again, block by block
         def step(block: Array, columns: Array, V: Array | None = None) -> Array:
@@ -215,13 +220,6 @@ class Kernel(LinearOperator):
         else:
             results = xp.loop_map(element, tiles, *others)
         return xp.reshape(results, (*batch, blocks * size, width))[..., :m, :]
-
-    def _partition(self, m: int, n: int, d: int) -> tuple[int, int]:
-        """How many blocks of how many rows: as even as can be, so that little is computed twice."""
-        bytes_per_row = n * (d + 2) * 8 * math.prod(self.parameter_batch)
-        size = min(m, self.block or max(1, MEMORY_BUDGET // bytes_per_row))
-        blocks = -(-m // size)
-        return blocks, -(-m // blocks)
 
     @property
     def _flops(self) -> float:

@@ -129,8 +129,7 @@ def refuse(A: LinearOperator, whole: LinearOperator) -> Any:
     framework of the whole."""
     raise MethodError(
         f"the entries of a sparse matrix are needed, and {A!r} does not show them. Use Sparse(S), "
-        "or a preconditioner that asks for "
-        "products alone: Nystrom(rank), Chebyshev(degree)."
+        "or a preconditioner that asks for products alone: Nystrom(rank), Chebyshev(degree)."
     )
 
 

@@ -19,13 +19,12 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..errors import MethodError
 from .base import LinearOperator
-from .context import broadcast_batches, zero_product
+from .context import common_batch, zero_product
 from .tree import Shape
 
 NOT_A_SUM = (
     "is not a sum of terms. Write it as one: BatchSum(terms), A + B + ..., or X.H @ X (a sum over "
-    "the rows of X), scaled or shifted "
-    "as you like"
+    "the rows of X), scaled or shifted as you like"
 )
 
 
@@ -132,10 +131,7 @@ class ListedTerms(LinearOperator):
 
     @property
     def shape(self) -> Shape:
-        return (
-            *broadcast_batches(*(A.batch_shape for A in self.operands)),
-            *self.operands[0].shape[-2:],
-        )
+        return (*common_batch("", self.operands), *self.operands[0].shape[-2:])
 
     def _adjoint(self) -> LinearOperator:
         weights = namespace_of(self.weights).conj(self.weights)

@@ -222,17 +222,15 @@ class Convolution(LinearOperator):
         kernel = as_array(kernel, "Convolution: kernel")
         if boundary not in ("wrap", "zero"):
             raise ValueError(f'Convolution: boundary must be "wrap" or "zero", not {boundary!r}.')
-        if kernel.ndim < len(grid):
-            given = tuple(kernel.shape)
+        given = tuple(kernel.shape)
+        if len(given) < len(grid):
             raise ShapeError(
                 f"Convolution: a grid of {len(grid)} dimensions needs a kernel of as many; its "
                 f"shape is {given}."
             )
-        sizes = kernel.shape[kernel.ndim - len(grid) :]
+        sizes = given[-len(grid) :]
         if 0 in sizes:
-            raise ShapeError(
-                f"Convolution: the kernel is empty, its shape is {tuple(kernel.shape)}."
-            )
+            raise ShapeError(f"Convolution: the kernel is empty, its shape is {given}.")
         origin = tuple((int(size) - 1) // 2 if centered else 0 for size in sizes)
         return cls._of(kernel, grid, boundary, origin)
 

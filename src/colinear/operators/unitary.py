@@ -20,10 +20,10 @@ from .context import (
     common_context,
     given_context,
     kind_of,
+    promoted,
     spread,
     told_by_number,
 )
-from .diagonal import promoted
 from .tree import Index, Shape, index_or_array, itself, memo, placed
 
 # Convolution by fast Fourier transforms: what Toeplitz, Circulant and Convolution share.
