@@ -21,7 +21,7 @@ from .product import Product
 from .scaled import Scaled
 from .sliced import Sliced, check_range, pick, selection
 from .sum import Hadamard, Sum
-from .tree import Index
+from .tree import Index, on_host
 
 
 def is_scalar(x: Any) -> bool:
@@ -159,7 +159,7 @@ def _opened(part: Any, total: int, A: LinearOperator) -> tuple[Any, ...]:
     true."""
     if np.ndim(part) < 2 or not _is_boolean(part):
         return (part,)
-    mask = _host(part)
+    mask = on_host(part)
     if mask.shape != A.shape or total != 1:
         raise IndexError(
             f"a boolean index of shape {mask.shape} does not fit an operator of shape {A.shape}."
@@ -177,11 +177,6 @@ def _is_boolean(part: Any) -> bool:
     return str(dtype) in ("bool", "torch.bool") or (
         dtype is None and np.asarray(part).dtype == bool
     )
-
-
-def _host(part: Any) -> Any:
-    xp = namespace_of(part)
-    return np.asarray(part if xp is None else xp.to_numpy(part))
 
 
 def _integer(part: Any, size: int, axis: int) -> Any:
@@ -272,7 +267,7 @@ def _positions(part: Any, size: int, axis: int) -> Any:
     if np.ndim(part) == 1:
         chosen = selection(part, size, axis)
         return chosen.host if isinstance(chosen, Index) else np.asarray(chosen, dtype=np.int64)
-    host = _host(part)
+    host = on_host(part)
     if host.dtype.kind not in "iu" and host.size:
         raise IndexError(f"indices must be integers, not {host.dtype}.")
     check_range(host, size, axis)

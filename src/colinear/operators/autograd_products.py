@@ -28,10 +28,8 @@ def _evaluated(what: str, f: Callable, x: Any, parameters: Any) -> tuple[Callabl
             "only torch and JAX differentiate. Give x as an array of theirs, or the product itself "
             "as MatrixFree(matmat, shape, rmatmat=...)."
         )
-    x, parameters = (
-        map_arrays(lambda leaf: as_array(leaf, f"{what}: x"), x),
-        as_parameters(what, parameters),
-    )
+    x = map_arrays(lambda leaf: as_array(leaf, f"{what}: x"), x)
+    parameters = as_parameters(what, parameters)
     context_of(what, arrays_in((x, parameters)))  # mixed frameworks and devices are refused here
     f, hidden = xp.hoist(f, lambda: [(x, *parameters)])
     parameters = (*parameters, *hidden)
@@ -155,10 +153,9 @@ def _multiply(A: Any, X: Array, is_adjoint: bool = False) -> Array:
     failure: Exception | None = None
     for way in (by_graph, by_transforms) if is_first else (by_transforms, by_graph):
         try:
-            found = way()
+            found: Any = way()
             if found is not None:
-                f, dtype = found
-                return _by_columns(A, X, f, dtype, A.shape[-1] if is_adjoint else A.shape[-2])
+                return _by_columns(A, X, *found, A.shape[-1 if is_adjoint else -2])
         except (RuntimeError, TypeError) as error:
             failure = failure or error
     assert failure is not None

@@ -17,7 +17,16 @@ from .diagonal import Identity, ScaledIdentity
 from .printing import bracketed
 from .scaled import Scaled
 from .sliced import check_range
-from .tree import Index, Shape, is_data, known_of_sum, sole_operand, wrapper_images
+from .tree import (
+    Index,
+    Shape,
+    inside_out,
+    known_of_sum,
+    map_parts,
+    on_host,
+    sole_operand,
+    wrapper_images,
+)
 
 # The sum over a batch dimension of one batched operator: how a sum of a million terms is written
 # without a million objects.
@@ -110,22 +119,8 @@ class BatchSum(LinearOperator):
 
 
 # How many dimensions of their own the leaves of a family have.
-_DIMENSIONS = {
-    "Dense": 2,
-    "Diagonal": 1,
-    "ScaledIdentity": 0,
-    "Triangular": 2,
-    "Tridiagonal": 1,
-    "Toeplitz": 1,
-    "Circulant": 1,
-    "Sparse": 1,
-    "LowRank": 2,
-    "Householder": 1,
-    "Projection": 2,
-    "Scaled": 0,
-}
-# Composed families whose batch is the broadcast of their operands' and nothing else.
-_COMPOSED = {
+# Composed families, whose batch is the broadcast of their operands' and nothing else, have none.
+_COMPOSED = (
     "Sum",
     "Product",
     "Scaled",
@@ -138,6 +133,19 @@ _COMPOSED = {
     "Conjugate",
     "Sliced",
     "Hadamard",
+)
+_DIMENSIONS = dict.fromkeys(_COMPOSED, 0) | {
+    "Dense": 2,
+    "Diagonal": 1,
+    "ScaledIdentity": 0,
+    "Triangular": 2,
+    "Tridiagonal": 1,
+    "Toeplitz": 1,
+    "Circulant": 1,
+    "Sparse": 1,
+    "LowRank": 2,
+    "Householder": 1,
+    "Projection": 2,
 }
 
 
@@ -145,12 +153,11 @@ def take_batch(A: LinearOperator, keys: tuple[Any, ...]) -> LinearOperator:
     """The batch elements that the keys (one for each batch axis) name."""
     batch = A.batch_shape
     keys = tuple(_checked(key, size, axis) for axis, (key, size) in enumerate(zip(keys, batch)))
-    numbers = np.arange(math.prod(batch)).reshape(batch)
-    wanted = numbers[keys].shape
+    elements = np.arange(math.prod(batch)).reshape(batch)[keys]
     taken = _take(A, batch, keys)
-    if taken is not None and taken.batch_shape == wanted:
+    if taken is not None and taken.batch_shape == elements.shape:
         return taken
-    return BatchElements._of(A, Index(numbers[keys]))
+    return BatchElements._of(A, Index(elements))
 
 
 def broadcast_batch(A: LinearOperator, batch: Shape) -> LinearOperator:
@@ -185,8 +192,7 @@ def _checked(key: Any, size: int, axis: int) -> Any:
     """A key of one batch axis for host arrays, in range."""
     if isinstance(key, slice):
         return key
-    xp = namespace_of(key)
-    host = np.asarray(key if xp is None else xp.to_numpy(key))
+    host = on_host(key)
     if host.dtype.kind not in "iub":
         raise IndexError(
             f"indices are integers, slices, arrays of integers or booleans; not {host.dtype}."
@@ -201,37 +207,33 @@ def _checked(key: Any, size: int, axis: int) -> Any:
 
 
 def _take(A: LinearOperator, batch: Shape, keys: tuple[Any, ...]) -> LinearOperator | None:
-    """The batch elements of A, which broadcasts to `batch`; None where the family is not known
-    to allow it."""
-    name = type(A).__name__
+    """The batch elements of A, which broadcasts to `batch`; None where a family is not known to
+    allow it."""
+    inside = [B for B in inside_out(A) if B.batch_shape]
+    if any(type(B).__name__ not in _DIMENSIONS for B in inside):
+        return None
+    return _taken(A, batch, keys)
+
+
+def _taken(A: Any, batch: Shape, keys: tuple[Any, ...]) -> Any:
     if not A.batch_shape:
         return A
-    if name not in _DIMENSIONS and name not in _COMPOSED:
-        return None
-    changes = {}
-    for field in A._dynamic:
-        changes[field] = _take_value(getattr(A, field), batch, keys, _DIMENSIONS.get(name, 0))
-        if changes[field] is None:
-            return None
+    own = _DIMENSIONS[type(A).__name__]
+
+    def leaf(x: Any) -> Any:
+        xp = namespace_of(x)
+        have = () if xp is None else tuple(x.shape[: x.ndim - own])
+        if not have:
+            return x
+        x = x if have == batch else spread(x, batch, own)
+        # NumPy's numbers are no arrays
+        return xp.asarray(x[tuple(_placed(key, xp, xp.device_of(x)) for key in keys)])
+
+    changes = {
+        name: map_parts(getattr(A, name), lambda B: _taken(B, batch, keys), leaf)
+        for name in A._dynamic
+    }
     return A._replace(**changes)
-
-
-def _take_value(value: Any, batch: Shape, keys: tuple[Any, ...], own: Any) -> Any:
-    if isinstance(value, LinearOperator):
-        return _take(value, batch, keys)
-    if isinstance(value, (tuple, list)):
-        items = [_take_value(item, batch, keys, own) for item in value]
-        return None if any(item is None for item in items) else type(value)(items)
-    if not is_data(value):
-        return value
-    have = tuple(value.shape[: value.ndim - own])
-    if not have:
-        return value
-    xp = namespace_of(value)
-    if have != batch:
-        value = spread(value, batch, own)
-    # NumPy's numbers are no arrays
-    return xp.asarray(value[tuple(_placed(key, xp, xp.device_of(value)) for key in keys)])
 
 
 def _placed(key: Any, xp: Any, device: Any) -> Any:

@@ -35,11 +35,8 @@ Handler = Callable[..., Any]
 def torch_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Answer a torch function that was called with an operator."""
     name = _torch_name(func)
-    if (
-        name == "matmul"
-        and not isinstance(args[0], LinearOperator)
-        and not backends.get("torch").tells_sides()
-    ):
+    is_swapped = name == "matmul" and not isinstance(args[0], LinearOperator)
+    if is_swapped and not backends.get("torch").tells_sides():
         raise BackendError(
             "torch.compile: this version swaps the sides of A @ x. Write torch.matmul(A, x) there."
         )
@@ -305,7 +302,8 @@ def _norm(
 # ------------------------------------------------------------------ entries, shapes
 
 
-def _diagonal(A: Any, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
+def _diagonal(A: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """The diagonal of the first two axes, unless others are named: as outside of `linalg`."""
     if offset or not _are_last_two(A, axis1, axis2):
         raise TypeError(
             "diagonal: of an operator it is the main diagonal of the last two dimensions. Index "
@@ -314,13 +312,8 @@ def _diagonal(A: Any, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
     return our_function("diag")(A)
 
 
-def _outer_diagonal(A: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    """The diagonal of the first two axes, unless others are named: as outside of `linalg`."""
-    return _diagonal(A, offset, axis1, axis2)
-
-
 def _diag(A: Any, /, k: int = 0, *, diagonal: int = 0) -> Any:
-    return _outer_diagonal(A, k or diagonal)
+    return _diagonal(A, k or diagonal)
 
 
 def _trace(A: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
@@ -422,8 +415,10 @@ _TABLE: dict[str, Handler] = {
     "trace": _trace,
     "linalg_trace": lambda A, /, offset=0: _trace(A, offset, -2, -1),
     "diag": _diag,
-    "diagonal": _outer_diagonal,
-    "linalg_diagonal": _diagonal,
+    "diagonal": _diagonal,
+    "linalg_diagonal": lambda A, /, offset=0, axis1=-2, axis2=-1: _diagonal(
+        A, offset, axis1, axis2
+    ),
     "norm": _norm,
     "matrix_norm": _norm,
     "cond": lambda A, /, p=2: our_function("cond")(A, p),

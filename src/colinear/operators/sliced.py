@@ -20,7 +20,16 @@ from .diagonal import Diagonal, Identity, ScaledIdentity, Zero
 from .lowrank import LowRank
 from .printing import bracketed
 from .scaled import Scaled
-from .tree import Index, images, index_or_array, operand_flops, placed, sole_operand, wrapper_images
+from .tree import (
+    Index,
+    images,
+    index_or_array,
+    on_host,
+    operand_flops,
+    placed,
+    sole_operand,
+    wrapper_images,
+)
 
 # range | Index | traced array: a range of positive step, integers (repeats allowed), or integers
 # that can't be seen
@@ -120,7 +129,7 @@ def selection(key: Any, size: int, axis: int) -> Selection:
     if is_unseen(key) and (xp.is_traced(key) or key.dtype != xp.bool):
         # its values are not to be seen: out of range is as the framework has it
         return xp.where(key < 0, key + size, key)
-    host = np.asarray(key if xp is None else xp.to_numpy(key))
+    host = on_host(key)
     if host.ndim != 1:
         raise IndexError(
             f"rows and columns are one-dimensional; got an index of shape {host.shape} for axis "

@@ -14,7 +14,7 @@ from ..errors import BackendError, DtypeError, ShapeError
 from .banded import scatter_dense
 from .base import LinearOperator
 from .context import as_array, check_dtype, kind_of
-from .tree import Index, Shape, conjugate_leaves
+from .tree import Index, Shape, conjugate_leaves, on_host
 
 
 class SparseStructure:
@@ -327,14 +327,13 @@ def _read_torch_compressed(S: Any, is_by_rows: bool) -> Read:
 
 
 def _host(indices: Any) -> Any:
-    xp = namespace_of(indices)
-    if xp.is_traced(indices):
+    if namespace_of(indices).is_traced(indices):
         raise BackendError(
             "Sparse: the indices are traced, and the pattern of a sparse matrix must be known. "
             "Make Sparse(S) outside the "
             "transformation and pass the operator in: its values are leaves, its pattern is static."
         )
-    return np.asarray(xp.to_numpy(indices))
+    return on_host(indices)
 
 
 def _uncompressed(starts: Any, count: int, padding: int = 0) -> Any:

@@ -292,12 +292,17 @@ def placed(key: Any, xp: Any, x: Array) -> Any:
     return key.on(xp, xp.device_of(x)) if isinstance(key, Index) else key
 
 
+def on_host(values: Any) -> Any:
+    """An array of any framework, or a list, as NumPy's."""
+    xp = namespace_of(values)
+    return np.asarray(values if xp is None else xp.to_numpy(values))
+
+
 def index_or_array(values: Any, what: str) -> Any:
     """An `Index` where the integers can be seen, the array itself where they are not to be."""
-    xp = namespace_of(values)
     if is_unseen(values):
         return values
-    host = np.asarray(values if xp is None else xp.to_numpy(values))
+    host = on_host(values)
     if host.dtype.kind not in "iu" and host.size:
         raise ShapeError(f"{what}: indices must be integers, not {host.dtype}.")
     return Index(host)
