@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ..backends import Array, adjoint, namespace_of
+from ..backends import Array, adjoint
 from ..errors import DtypeError, ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC
 from .autograd_products import (
@@ -35,7 +35,7 @@ from .autograd_products import (
     _unravel,
 )
 from .base import LinearOperator
-from .context import Context, context_of, is_complex_number, kind_of
+from .context import Context, context_of, is_complex_number, kind_of, told_by_number
 from .matrixfree import as_parameters, function_name
 from .tree import TEST_HOOKS, arrays_in, infer_operand, map_parts, memo, operand_shape
 
@@ -77,8 +77,7 @@ class Jacobian(LinearOperator):
     complex_outputs: bool
 
     def __new__(cls, f: Callable, x: Any, parameters: tuple = ()) -> Any:
-        f, x, parameters, outputs = _evaluated("Jacobian", f, x, parameters)
-        xp = namespace_of(arrays_in(x)[0])
+        f, x, parameters, outputs, xp = _evaluated("Jacobian", f, x, parameters)
         outputs = _ravel(xp, outputs)
         if not xp.is_complex(outputs) and any(map(is_complex_number, arrays_in(x))):
             raise DtypeError(
@@ -94,12 +93,7 @@ class Jacobian(LinearOperator):
     @memo
     def _context(self) -> Context:
         context = context_of("Jacobian", self.leaves())
-        xp = namespace_of(arrays_in(self.x)[0])
-        return (
-            context._replace(dtype=xp.complex_dtype(context.dtype))
-            if self.complex_outputs
-            else context
-        )
+        return told_by_number(context, complex if self.complex_outputs else None)
 
     def _linearise(self, xp: Any, recorded: bool) -> Kept | None:
         g, point = _flat_function(xp, self)
@@ -167,8 +161,7 @@ class Hessian(LinearOperator):
     parameters: Any
 
     def __new__(cls, f: Callable, x: Any, parameters: tuple = ()) -> Any:
-        f, x, parameters, outputs = _evaluated("Hessian", f, x, parameters)
-        xp = namespace_of(arrays_in(x)[0])
+        f, x, parameters, outputs, xp = _evaluated("Hessian", f, x, parameters)
         outputs = _ravel(xp, outputs)
         if outputs.shape[0] != 1:
             count = outputs.shape[0]
@@ -259,8 +252,7 @@ class GaussNewton(LinearOperator):
                 "GaussNewton: the loss must be a function of f's outputs, not "
                 f"{type(loss).__name__}."
             )
-        f, x, parameters, outputs = _evaluated("GaussNewton", f, x, parameters)
-        xp = namespace_of(arrays_in(x)[0])
+        f, x, parameters, outputs, xp = _evaluated("GaussNewton", f, x, parameters)
         if any(map(is_complex_number, arrays_in((x, outputs)))):
             raise DtypeError(
                 "GaussNewton: x and the outputs of f must be real. Write f as a function of and "

@@ -16,8 +16,9 @@ from .tree import arrays_in, map_arrays
 # ---------------------------------------------------------------------- points and functions as vec
 
 
-def _evaluated(what: str, f: Callable, x: Any, parameters: Any) -> tuple[Callable, Any, tuple, Any]:
-    """The checked arguments, with what f closes over among the parameters, and the outputs of f."""
+def _evaluated(what: str, f: Callable, x: Any, parameters: Any) -> tuple:
+    """The checked arguments, with what f closes over among the parameters, the outputs of f, and
+    their framework."""
     if not callable(f):
         raise TypeError(f"{what}: f must be a function, not {type(f).__name__}.")
     first = next(iter(arrays_in(x)), None)
@@ -40,7 +41,7 @@ def _evaluated(what: str, f: Callable, x: Any, parameters: Any) -> tuple[Callabl
             raise DtypeError(
                 f"{what}: f must give floating-point {xp.name} arrays, it gave {given}."
             )
-    return f, x, parameters, outputs
+    return f, x, parameters, outputs, xp
 
 
 def _size(x: Any) -> int:
@@ -153,9 +154,10 @@ def _multiply(A: Any, X: Array, is_adjoint: bool = False) -> Array:
     failure: Exception | None = None
     for way in (by_graph, by_transforms) if is_first else (by_transforms, by_graph):
         try:
-            found: Any = way()
+            found = way()
             if found is not None:
-                return _by_columns(A, X, *found, A.shape[-1 if is_adjoint else -2])
+                f, dtype = found
+                return _by_columns(A, X, f, dtype, A.shape[-1 if is_adjoint else -2])
         except (RuntimeError, TypeError) as error:
             failure = failure or error
     assert failure is not None

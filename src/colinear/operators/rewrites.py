@@ -262,9 +262,8 @@ def sum_of_toeplitz(A: Any) -> LinearOperator:
 def is_sparse_on_grid(A: Any) -> bool:
     """Whether the grid has several dimensions, many points and zeros around it, and the kernel
     few entries, not traced."""
-    few = math.prod(A.kernel.shape[-len(A.grid) :]) <= NARROW_KERNEL
     return (
-        few
+        math.prod(A._sizes) <= NARROW_KERNEL
         and A.boundary == "zero"
         and A.shape[-1] > LARGE_GRID
         and len(A.grid) > 1
@@ -286,9 +285,8 @@ def sparse_of_convolution(A: Any) -> LinearOperator:
             for s in (1, -1)
         ]
         entries.append(places)
-        values.append(
-            xp.broadcast_to(kernel[(..., *j)][..., None], (*A.batch_shape, len(places[0])))
-        )
+        value = kernel[(..., *j, None)]
+        values.append(xp.broadcast_to(value, (*A.batch_shape, len(places[0]))))
     return assemble(values, join(entries, A.shape[-2:]), A)
 
 
@@ -308,10 +306,8 @@ def are_of_one_partition(A: Any) -> bool:
 @rewrite(Sum[BlockDiag, BlockDiag | DIAGONAL], when=are_of_one_partition)  # type: ignore[misc]
 def sum_of_block_diagonals(A: Any) -> LinearOperator:
     """diag(A, B) + diag(C, D) = diag(A + C, B + D); blocks are definite where the whole is"""
-    sizes = [
-        block.shape[-1]
-        for block in next(term for term in A.operands if isinstance(term, BlockDiag)).operands
-    ]
+    whole = next(term for term in A.operands if isinstance(term, BlockDiag))
+    sizes = [block.shape[-1] for block in whole.operands]
     columns = zip(*(_blocks(term, sizes, A) for term in A.operands))
     return BlockDiag(*(Sum(*blocks)._claim(A.properties & DEFINITE) for blocks in columns))
 
@@ -338,14 +334,10 @@ def are_same(A: LinearOperator, B: LinearOperator) -> bool:
     comparing numbers)."""
     if A is B:
         return True
-    if (
-        type(A) is not type(B)
-        or A.operands
-        or A.shape != B.shape
-        or A._flatten()[1][:2] != B._flatten()[1][:2]
-    ):
+    if type(A) is not type(B) or A.operands or A.shape != B.shape:
         return False
-    return all(x is y for x, y in zip(A.leaves(), B.leaves(), strict=True))
+    is_alike = A._flatten()[1][:2] == B._flatten()[1][:2]
+    return is_alike and all(x is y for x, y in zip(A.leaves(), B.leaves(), strict=True))
 
 
 def kronecker_terms(A: Any) -> list[tuple[Any, tuple[LinearOperator, ...]]]:

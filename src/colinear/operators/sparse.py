@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from ..errors import BackendError, DtypeError, ShapeError
 from .banded import scatter_dense
 from .base import LinearOperator
 from .context import as_array, check_dtype, kind_of
-from .tree import Index, Shape, conjugate_leaves, on_host
+from .tree import Index, Shape, conjugate_leaves, memo, on_host
 
 
 class SparseStructure:
@@ -34,63 +33,56 @@ class SparseStructure:
         In the transpose of a structure: which of its entries each one was.
     """
 
-    __slots__ = ("_hash", "_rows", "_transposed", "columns", "indptr", "memo", "order", "shape")
-
     def __init__(self, indptr: Any, columns: Any, shape: tuple[int, int], order: Any = None):
         self.shape = (int(shape[0]), int(shape[1]))
         # as SciPy: half the memory, and no conversion there
         dtype = np.int32 if max(*self.shape, len(columns)) < 2**31 else np.int64
         self.indptr, self.columns = _frozen(indptr, dtype), _frozen(columns, dtype)
-        self._rows: Any = None
         self.order = None if order is None else _frozen(order, np.int64)
         self.memo: dict[Any, Any] = {}
-        self._hash: int | None = None
-        self._transposed: SparseStructure | None = None
 
     @property
     def nnz(self) -> int:
         return len(self.columns)
 
-    @property
+    @memo
     def rows(self) -> Any:
-        if self._rows is None:
-            self._rows = _frozen(
-                np.repeat(np.arange(self.shape[0]), np.diff(self.indptr)), self.columns.dtype
-            )
-        return self._rows
+        rows = np.repeat(np.arange(self.shape[0]), np.diff(self.indptr))
+        return _frozen(rows, self.columns.dtype)
 
-    @property
+    @memo
     def transposed(self) -> SparseStructure:
         """The pattern of the transpose; the transpose's values are `data[..., order]`, with the
         `order` found there."""
-        if self._transposed is None:
-            order = np.argsort(self.columns, kind="stable")  # by column, and within one by row
-            flipped = SparseStructure(
-                _starts(self.columns, self.shape[1]), self.rows[order], self.shape[::-1], order
-            )
-            back = SparseStructure(self.indptr, self.columns, self.shape, np.argsort(order))
-            back.memo, back._transposed, flipped._transposed = self.memo, flipped, back
-            self._transposed = flipped
-        return self._transposed
+        order = np.argsort(self.columns, kind="stable")  # by column, and within one by row
+        flipped = SparseStructure(
+            _starts(self.columns, self.shape[1]), self.rows[order], self.shape[::-1], order
+        )
+        back = SparseStructure(self.indptr, self.columns, self.shape, np.argsort(order))
+        back.__dict__.update(memo=self.memo, transposed=flipped)
+        flipped.__dict__["transposed"] = back
+        return flipped
 
-    @property
+    @memo
     def is_symmetric(self) -> bool:
         """Whether the transpose has its entries in the same places."""
-        return self.remember("symmetric", lambda: self == self.transposed)
+        return self == self.transposed
 
-    @property
+    @memo
     def is_triangular(self) -> bool:
         """Whether nothing stands above the diagonal, or nothing below it."""
         rows, columns = self.rows, self.columns
-        return self.remember(
-            "triangular", lambda: bool(np.all(columns <= rows) or np.all(columns >= rows))
-        )
+        return bool(np.all(columns <= rows) or np.all(columns >= rows))
 
-    def remember(self, name: str, find: Callable[[], Any]) -> Any:
-        """What is found once for all matrices of this pattern."""
-        if name not in self.memo:
-            self.memo[name] = find()
-        return self.memo[name]
+    @memo
+    def padded(self) -> tuple[Index, Index, Index]:
+        """For each row the places of its entries, their columns, and 1 or, behind its end, 0; (m,
+        l)."""
+        lengths = np.diff(self.indptr)
+        steps = np.arange(lengths.max())
+        filled = steps < lengths[:, None]
+        places = np.where(filled, np.asarray(self.indptr)[:-1, None] + steps, 0)
+        return Index(places), Index(self.columns[places] * filled), Index(filled)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
@@ -102,9 +94,11 @@ class SparseStructure:
             and np.array_equal(self.columns, other.columns)
         )
 
+    @memo
+    def _hash(self) -> int:
+        return hash((self.shape, self.indptr.tobytes(), self.columns.tobytes()))
+
     def __hash__(self) -> int:
-        if self._hash is None:
-            self._hash = hash((self.shape, self.indptr.tobytes(), self.columns.tobytes()))
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -223,10 +217,8 @@ class Sparse(LinearOperator):
     def _rows(self, indices: Array) -> LinearOperator:
         data, structure = self.data, self.structure
         xp = namespace_of(data)
-        places, columns, filled = structure.remember("padded rows", lambda: _padded(structure))
         where, columns, filled = (
-            xp.take(xp.asarray(x.on(xp, xp.device_of(data))), indices)
-            for x in (places, columns, filled)
+            xp.take(xp.asarray(x.on(xp, xp.device_of(data))), indices) for x in structure.padded
         )
         flat = xp.take(data, xp.reshape(where, (-1,)), axis=-1)
         values = xp.reshape(flat, (*data.shape[:-1], *where.shape)) * xp.astype(filled, data.dtype)
@@ -433,13 +425,3 @@ class SparseRows(LinearOperator):
     @property
     def _flops(self) -> float:
         return 2.0 * self.values.shape[-2] * self.values.shape[-1]
-
-
-def _padded(structure: SparseStructure) -> tuple[Index, Index, Index]:
-    """For each row the places of its entries, their columns, and 1 or, behind its end, 0; (m,
-    l)."""
-    lengths = np.diff(structure.indptr)
-    steps = np.arange(lengths.max())
-    filled = steps < lengths[:, None]
-    places = np.where(filled, np.asarray(structure.indptr)[:-1, None] + steps, 0)
-    return Index(places), Index(structure.columns[places] * filled), Index(filled)

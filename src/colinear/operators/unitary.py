@@ -270,24 +270,19 @@ def sine_transform(x: Array, axes: Sequence[int], overwrite: bool = False) -> Ar
 
         y = dstn(x, type=1, norm="ortho", axes=tuple(axes), overwrite_x=overwrite)
         return y if y.dtype == x.dtype else y.astype(x.dtype)  # half precision
+    # By Fourier's transform of [0, x, 0, -x reversed]: that of an odd sequence is -2i times that of
+    # its half in sines.
     for axis in axes:
-        x = _by_odd_extension(xp, x, axis)
+        x = xp.moveaxis(x, axis, -1)
+        n = x.shape[-1]
+        zero = xp.zeros((*x.shape[:-1], 1), **kind_of(x))
+        odd = xp.concat([zero, x, zero, -xp.flip(x, axis=-1)], axis=-1)
+        if xp.is_complex(x):
+            y = 0.5j * xp.fft(odd)
+        else:
+            y = xp.astype(-0.5 * xp.imag(xp.rfftn(odd, axes=(-1,))), x.dtype)
+        x = xp.moveaxis(math.sqrt(2 / (n + 1)) * y[..., 1 : n + 1], -1, axis)
     return x
-
-
-def _by_odd_extension(xp: Any, x: Array, axis: int) -> Array:
-    """One axis, by Fourier's transform of [0, x, 0, -x reversed]: that of an odd sequence is -2i
-    times that of its half in sines."""
-    x = xp.moveaxis(x, axis, -1)
-    n = x.shape[-1]
-    zero = xp.zeros((*x.shape[:-1], 1), **kind_of(x))
-    odd = xp.concat([zero, x, zero, -xp.flip(x, axis=-1)], axis=-1)
-    y = (
-        0.5j * xp.fft(odd)
-        if xp.is_complex(x)
-        else xp.astype(-0.5 * xp.imag(xp.rfftn(odd, axes=(-1,))), x.dtype)
-    )
-    return xp.moveaxis(math.sqrt(2 / (n + 1)) * y[..., 1 : n + 1], -1, axis)
 
 
 # A permutation of coordinates.
