@@ -36,7 +36,7 @@ def add(A: Any, B: Any) -> LinearOperator:
     if isinstance(A, LinearOperator) and isinstance(B, LinearOperator):
         return Sum(A, B)
     for one, other in ((A, B), (B, A)):
-        if isinstance(one, (numbers.Number, np.generic)) or getattr(one, "ndim", None) == 0:
+        if isinstance(one, NUMBERS) or getattr(one, "ndim", None) == 0:
             if isinstance(one, numbers.Number) and one == 0:
                 return as_operator(other)
             raise TypeError(

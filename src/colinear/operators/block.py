@@ -96,8 +96,7 @@ class BlockDiag(LinearOperator):
             return False
 
         def kind(B: Any) -> tuple:
-            sides = (B.lower, B.unit) if type(B) is Triangular else ()
-            return B.A.shape, B.A.dtype, sides
+            return B.A.shape, B.A.dtype, *[getattr(B, name) for name in B._fields[1:]]
 
         like = kind(first)
         return all(type(B) is type(first) and kind(B) == like for B in self.operands)

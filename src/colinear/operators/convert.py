@@ -217,12 +217,12 @@ def move(
         raise DtypeError(
             f"to: dtype={target.dtype_name(wanted)}; operators are real or complex floating point."
         )
-    holds_complex = A.is_complex or any(map(is_complex_number, A.leaves()))
-    if wanted is not None and not target.is_complex(wanted) and holds_complex:
-        raise DtypeError(
-            f"to: the operator is {A.xp.dtype_name(A.dtype)} and "
-            f"dtype={target.dtype_name(wanted)} would drop imaginary parts."
-        )
+    if wanted is not None and not target.is_complex(wanted):
+        if A.is_complex or any(map(is_complex_number, A.leaves())):
+            raise DtypeError(
+                f"to: the operator is {A.xp.dtype_name(A.dtype)} and "
+                f"dtype={target.dtype_name(wanted)} would drop imaginary parts."
+            )
     if device is not None:
         # "cuda" is "cuda:0", say
         device = target.device_of(target.to_device(target.zeros(()), device))
@@ -259,11 +259,7 @@ def _kind_of_place(place: Any) -> str:
             return "dtype"
         except DtypeError:
             pass
-    elif (
-        isinstance(place, int)
-        or type(place).__name__ in ("device", "Device")
-        or "Sharding" in type(place).__name__
-    ):
+    elif isinstance(place, int) or type(place).__name__.endswith(("device", "Device", "Sharding")):
         return "device"
     names = ", ".join(map(repr, backends.KNOWN))
     raise ValueError(

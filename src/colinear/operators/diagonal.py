@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from operator import index
 from typing import Any
 
@@ -20,6 +19,7 @@ from ..properties import (
 )
 from .base import LinearOperator
 from .context import (
+    NUMBERS,
     Context,
     as_array,
     context_of,
@@ -169,7 +169,7 @@ class ScaledIdentity(LinearOperator):
 
     def __new__(cls, c: Any, n: int, *, like: Any = None, dtype: Any = None) -> ScaledIdentity:
         n, context = size(n, "ScaledIdentity"), given_context("ScaledIdentity", like, dtype)
-        if isinstance(c, (numbers.Number, np.generic)):
+        if isinstance(c, NUMBERS):
             c, carried = split_number(c, "ScaledIdentity")
             context = told_by_number(context, carried)
         elif isinstance(c, (str, bytes)) or c is None:

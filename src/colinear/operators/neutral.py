@@ -99,7 +99,10 @@ def by_numpy(
     `NotImplemented` where they cannot be lent."""
     if not may_lend() or A.__dict__.get("_twin", A) is None:
         return NotImplemented
-    if not A.xp.may_lend(A, _first_part(A)):
+    first = A
+    while first.operands:
+        first = first.operands[0]
+    if not A.xp.may_lend(A, getattr(first, first._fields[0]) if first._fields else None):
         return NotImplemented
     loan = _Loan(A)
     try:
@@ -115,13 +118,6 @@ def by_numpy(
         raise
     except (NotLent, RecursionError, ColinearError):
         return NotImplemented  # what is wrong with the input is said in terms of its framework
-
-
-def _first_part(A: LinearOperator) -> Any:
-    """The first field of the first operator without operands."""
-    while A.operands:
-        A = A.operands[0]
-    return getattr(A, A._fields[0]) if A._fields else None
 
 
 KINSHIP = ("_transpose_of", "_adjoint_of")  # memos by which a product B^H B is known to be PSD

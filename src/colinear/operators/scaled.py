@@ -134,12 +134,12 @@ def scalar_like(c: Any, A: LinearOperator) -> Any:
     retracing), a Python number in NumPy."""
     xp = namespace_of(c)
     if xp is not None:
-        if not A.is_neutral and xp is not A.xp:
-            if xp.name == "numpy" and c.ndim == 0:
-                return scalar_like(c[()], A)
-            return scalar_like(from_numpy("*", A.xp, c), A)
-        if not A.is_neutral and c.ndim:
-            check_device("*", A.device, xp.device_of(c))
+        if not A.is_neutral:
+            if xp is not A.xp:
+                is_single = xp.name == "numpy" and c.ndim == 0
+                return scalar_like(c[()] if is_single else from_numpy("*", A.xp, c), A)
+            if c.ndim:
+                check_device("*", A.device, xp.device_of(c))
         return c if xp.is_floating(c) else xp.astype(c, A.dtype)
     if not isinstance(c, NUMBERS):
         raise TypeError(f"*: {type(c).__name__} is not a number.")

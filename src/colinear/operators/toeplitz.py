@@ -56,9 +56,13 @@ class Toeplitz(LinearOperator):
         if row is None or row is col:
             col = as_array(col, "Toeplitz: col", min_ndim=1)
             xp = namespace_of(col)
-            if row is not None and xp.is_complex(col):
+            if not xp.is_complex(col) or col.shape[-1] == 0:
+                return cls._of(col, None)
+            if row is not None:
                 return cls._of(col, col)._claim(SYMMETRIC)
-            return cls._of(col, None if _is_hermitian(xp, col) else xp.conj(col))
+            corner = xp.peek(col[..., 0])  # is the diagonal known to be real?
+            is_hermitian = corner is not None and not np.any(np.imag(corner))
+            return cls._of(col, None if is_hermitian else xp.conj(col))
         col, row = as_arrays("Toeplitz", col, row, min_ndim=1)
         broadcast_batches(col.shape[:-1], row.shape[:-1], what="Toeplitz: col and row")
         return cls._of(col, row)
@@ -110,14 +114,6 @@ class Toeplitz(LinearOperator):
     def _flops(self) -> float:
         m, n = self.shape[-2:]
         return convolution_flops((good_length(max(m + n - 1, 1)),), real=not self.is_complex)
-
-
-def _is_hermitian(xp: Any, col: Array) -> bool:
-    """Whether conj(col) as the row gives a Hermitian matrix: is the diagonal known to be real?"""
-    if not xp.is_complex(col) or col.shape[-1] == 0:
-        return True
-    corner = xp.peek(col[..., 0])
-    return corner is not None and not np.any(np.imag(corner))
 
 
 # Circulant matrices: each column is the one before, rotated by one; diagonal in the Fourier basis.

@@ -131,9 +131,9 @@ def _remember(image: Any, A: Any, *, transpose: bool, adjoint: bool) -> None:
     # no reference cycles: they hold memory
     if image is not A and not any(image is operand for operand in A.operands):
         if transpose:
-            object.__setattr__(image, "_transpose_of", A)
+            image.__dict__["_transpose_of"] = A
         if adjoint:
-            object.__setattr__(image, "_adjoint_of", A)
+            image.__dict__["_adjoint_of"] = A
 
 
 def inside_out(A: Any) -> Iterator[Any]:
