@@ -166,7 +166,8 @@ def as_array(x: Any, what: str, *, xp: Any = None, dtype: Any = None, min_ndim: 
             raise DtypeError(f"{what}: {type(x).__name__} is not a numeric array.") from error
     else:
         xp = own
-    check_dtype(what, x.dtype)
+    if isinstance(x.dtype, np.dtype):
+        check_dtype(what, x.dtype)
     if not xp.is_floating(x):
         x = xp.astype(x, dtype or xp.default_float())
     if x.ndim < min_ndim:

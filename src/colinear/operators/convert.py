@@ -415,7 +415,10 @@ def to_scipy(A: LinearOperator) -> Any:
 
 def flattened(family: Any, operators: Iterable[Any]) -> list[Any]:
     """The operators, each of this family replaced by its operands."""
-    return [B for A in operators for B in (A.operands if isinstance(A, family) else (A,))]
+    found: list[Any] = []
+    for A in operators:
+        found.extend(A.operands if isinstance(A, family) else (A,))
+    return found
 
 
 def operator_list(what: str, operands: tuple[Any, ...]) -> list[LinearOperator]:

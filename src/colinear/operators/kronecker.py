@@ -41,7 +41,9 @@ class Kronecker(LinearOperator):
         given = operator_list("Kronecker", operands)
         scalar, parts = pull_scalars(given)
         factors = flattened(Kronecker, parts)
-        rows, columns = _sizes(parts)
+        rows = columns = 1
+        for A in parts:
+            rows, columns = rows * A.shape[-2], columns * A.shape[-1]
         batch = common_batch("Kronecker", factors)
         context = common_context("Kronecker", factors)
         kinds = set(map(type, factors))

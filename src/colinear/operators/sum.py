@@ -51,7 +51,7 @@ class Sum(LinearOperator):
     def __new__(cls, *operands: Any) -> Any:
         terms = operator_list("Sum", operands)
         batch, context = fitting_terms("+", terms), common_context("+", terms)
-        flat = flattened(Sum, terms)
+        flat = flattened(Sum, terms) if Sum in map(type, terms) else terms
         # what was claimed of sums that are flattened, their terms do not know
         claims = _known_of_pairs(flat) | (known_of_sum(terms) if len(flat) > len(terms) else 0)
         merged = _merge(flat)
@@ -65,7 +65,7 @@ class Sum(LinearOperator):
                 whole = cls._of(tuple(merged))
         else:
             whole.__dict__.update(known_in(context), shape=(*batch, *terms[0].shape[-2:]))
-        return whole._claim(claims)
+        return whole._claim(claims) if claims else whole
 
     @memo
     def shape(self) -> Shape:
@@ -141,13 +141,12 @@ class Sum(LinearOperator):
 
 def _known_of_pairs(terms: list[LinearOperator]) -> int:
     """Self-adjoint or symmetric, where each term is, or stands beside its adjoint or transpose."""
-    memos = [(term.A if type(term) is Scaled else term).__dict__ for term in terms]
-    mask = 0
-    for link, known in (("_adjoint_of", SELF_ADJOINT), ("_transpose_of", SYMMETRIC)):
-        # nearly never, and sums are made often
-        if any(link in own for own in memos) and _are_paired(terms, link, known):
-            mask |= known
-    return mask
+    for term in terms:
+        memos = (term.A if type(term) is Scaled else term).__dict__
+        if "_adjoint_of" in memos or "_transpose_of" in memos:
+            mask = SELF_ADJOINT if _are_paired(terms, "_adjoint_of", SELF_ADJOINT) else 0
+            return mask | (SYMMETRIC if _are_paired(terms, "_transpose_of", SYMMETRIC) else 0)
+    return 0  # nearly always, and sums are made often
 
 
 def _are_paired(terms: list[LinearOperator], link: str, known: int) -> bool:
@@ -184,15 +183,18 @@ def in_context(A: LinearOperator, context: Context) -> Any:
 
 def fitting_terms(what: str, terms: Sequence[LinearOperator]) -> Shape:
     """The batch shape of a sum or entrywise product, whose terms must be of one size."""
-    first = terms[0].shape
+    first, batch = terms[0].shape, None
     for term in terms:
         shape = term.shape
+        if shape == first:
+            continue
         if shape[-2:] != first[-2:]:
             raise ShapeError(
                 f"{what}: operators of {first[-2]}x{first[-1]} and {shape[-2]}x{shape[-1]} do "
                 "not fit together."
             )
-    return common_batch(what, terms)
+        batch = batch or common_batch(what, terms)
+    return batch or first[:-2]
 
 
 # ---------------------------------------------------------------------- simplification: terms of on
