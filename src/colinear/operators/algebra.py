@@ -120,7 +120,7 @@ def getitem(A: LinearOperator, key: Any) -> Any:
     keys = _expand(A, key if isinstance(key, tuple) else (key,))
     batch_keys, (rows, cols) = keys[:-2], keys[-2:]
     if any(not isinstance(part, slice) or part != slice(None) for part in batch_keys):
-        if any(map(np.ndim, batch_keys)) and any(map(np.ndim, (rows, cols))):
+        if any(map(_is_array, batch_keys)) and any(map(_is_array, (rows, cols))):
             raise IndexError(
                 "index arrays in the batch and in the matrix at once; index in two steps: "
                 "A[batch][..., rows, cols]."
@@ -157,7 +157,7 @@ def _expand(A: LinearOperator, keys: tuple[Any, ...]) -> tuple[Any, ...]:
 def _opened(part: Any, total: int, A: LinearOperator) -> tuple[Any, ...]:
     """A boolean array of several dimensions indexes as many axes: the positions where it is
     true."""
-    if np.ndim(part) < 2 or not _is_boolean(part):
+    if part is Ellipsis or not _is_array(part) or np.ndim(part) < 2 or not _is_boolean(part):
         return (part,)
     mask = on_host(part)
     if mask.shape != A.shape or total != 1:
@@ -179,10 +179,15 @@ def _is_boolean(part: Any) -> bool:
     )
 
 
+def _is_array(part: Any) -> bool:
+    # torch.compile knows no dimensions of slices
+    return not isinstance(part, (slice, Index)) and np.ndim(part) > 0
+
+
 def _integer(part: Any, size: int, axis: int) -> Any:
     """A single index, or None if `part` is not one. A traced one is returned as it is, counted
     from the front."""
-    if isinstance(part, (slice, Index)) or np.ndim(part) > 0:
+    if isinstance(part, (slice, Index)) or _is_array(part):
         return None
     xp = namespace_of(part)
     if xp is not None and xp.is_traced(part):
@@ -214,7 +219,7 @@ def _submatrix(A: LinearOperator, rows: Any, cols: Any) -> Any:
         return pick(_column(A.T, i), selection(cols, n, -1), axis=-1)
     if j is not None:
         return pick(_column(A, j), selection(rows, m, -2), axis=-1)
-    if np.ndim(rows) and np.ndim(cols):
+    if _is_array(rows) and _is_array(cols):
         if not np.shape(rows)[1:] == np.shape(cols)[:-1] == (1,):
             return _pairs(A, rows, cols)
         # an open mesh, as `np.ix_` makes it

@@ -107,6 +107,8 @@ def _multiplies(x: Any) -> bool:
 
 
 def _dense(x: Any, xp: Any) -> LinearOperator:
+    if xp is not None and x.ndim >= 2:
+        return Dense(x)
     if callable(x) or not (
         xp is not None
         or isinstance(x, (list, tuple, numbers.Number, np.generic))

@@ -220,7 +220,8 @@ def arrays_in(value: Any) -> list[Any]:
         elif isinstance(value, dict):
             waiting.extend(reversed(value.values()))
         elif hasattr(type(value), "_matmat"):
-            waiting.extend([getattr(value, name) for name in reversed(value._dynamic)])
+            for name in reversed(value._dynamic):
+                waiting.append(getattr(value, name))
         elif value is not None:
             found.append(value)
     return found
@@ -397,9 +398,14 @@ class Tree:
 
     def _flatten(self) -> tuple[tuple[Any, ...], Any]:
         dynamic = self._dynamic
-        static = [(name, getattr(self, name)) for name in self._fields if name not in dynamic]
-        children = tuple([getattr(self, name) for name in dynamic])
-        return children, (dynamic, tuple(static), self._claims)
+        children, static = [], []
+        for name in self._fields:
+            value = getattr(self, name)
+            if name in dynamic:
+                children.append(value)
+            else:
+                static.append((name, value))
+        return tuple(children), (dynamic, tuple(static), self._claims)
 
     @classmethod
     def _unflatten(cls, structure: Any, children: Any) -> Any:
