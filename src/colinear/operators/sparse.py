@@ -218,7 +218,8 @@ class Sparse(LinearOperator):
         data, structure = self.data, self.structure
         xp = namespace_of(data)
         where, columns, filled = (
-            xp.take(xp.asarray(x.on(xp, xp.device_of(data))), indices) for x in structure.padded
+            xp.take(xp.asarray(x.on(xp, xp.device_of(data))), indices, axis=0)
+            for x in structure.padded
         )
         flat = xp.take(data, xp.reshape(where, (-1,)), axis=-1)
         values = xp.reshape(flat, (*data.shape[:-1], *where.shape)) * xp.astype(filled, data.dtype)

@@ -369,7 +369,7 @@ class Permutation(LinearOperator):
         p, q = (perm.on(xp) if isinstance(perm, Index) else perm for perm in perms)
         shape = (*broadcast_batches(p.shape[:-1], q.shape[:-1]), p.shape[-1])
         p, q = xp.broadcast_to(p, shape), xp.broadcast_to(q, shape)
-        composed: Any = xp.take_along_axis(q, p)
+        composed: Any = xp.take_along_axis(q, p, axis=-1)
         return Permutation._of(
             composed if traced else Index(composed), common_context("Permutation", (self, other))
         )
