@@ -256,10 +256,12 @@ def known_of_scalar(c: Any) -> int:
 def is_on_circle(c: Any) -> bool:
     """Whether |c| is seen to be 1, and has no derivative: the smallest change of c would undo it."""
     xp = namespace_of(c)
-    values = c if xp is None else xp.peek(c)
+    if xp is None:
+        return bool(abs(c) == 1)
+    values = xp.peek(c)
     if values is None or np.size(values) == 0 or not np.all(np.abs(values) == 1):
         return False
-    return xp is None or not xp.is_differentiated(c)
+    return not xp.is_differentiated(c)
 
 
 def scalar_of(shift: Any) -> Any:
