@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..backends import Array
 from ..errors import ShapeError
@@ -29,6 +29,15 @@ from .terms import InnerTerms
 from .transposed import are_adjoint, are_transposed
 from .tree import images, memo, operand_flops, operand_images
 from .unitary import Permutation, Sine, bound_by_norm
+
+
+class Cut(NamedTuple):
+    """Where a product L D R is cut to be a sum over the rows of R. Structure alone, no arrays:
+    it is remembered across traces."""
+
+    position: int  # of the first factor of R
+    terms: int
+    same: bool  # whether L is R^H
 
 
 class Product(LinearOperator):
@@ -121,11 +130,8 @@ class Product(LinearOperator):
 
     @memo
     def _cut(self) -> Any:
-        """Where a product L D R is cut to be a sum over the rows of R, at its largest inner
-        dimension, with a diagonal D or nothing between: the position of the first factor of R, how
-        many terms there are, and whether L is R^H. None where rows cannot be taken.
-
-        Structure alone, no arrays: it is remembered across traces."""
+        """The product cut at its largest inner dimension, where only a diagonal may stand between;
+        None where rows cannot be taken."""
         factors = self.operands
         inner = [A.shape[-1] for A in factors[:-1]]
         n = max(inner)
@@ -135,12 +141,12 @@ class Product(LinearOperator):
             return None
         same = len(factors) == j + 1 and are_adjoint(factors[0], factors[j])
         has_rows = factors[j]._has_rows and (same or factors[0].H._has_rows)
-        return (j, n, same) if has_rows else None
+        return Cut(j, n, same) if has_rows else None
 
     @property
     def _term_count(self) -> int:
         """A B = sum_k a_k b_k, columns times rows: as many as the largest inner dimension."""
-        return 1 if self._cut is None else self._cut[1]
+        return 1 if self._cut is None else self._cut.terms
 
     def _some_terms(self, indices: Array, weights: Array) -> LinearOperator:
         factors, (position, _, same) = self.operands, self._cut
