@@ -21,7 +21,7 @@ from .product import Product
 from .scaled import Scaled
 from .sliced import Sliced, check_range, pick, selection
 from .sum import Hadamard, Sum
-from .tree import Index
+from .tree import Index, on_host
 
 
 def is_scalar(x: Any) -> bool:
@@ -36,7 +36,7 @@ def add(A: Any, B: Any) -> LinearOperator:
     if isinstance(A, LinearOperator) and isinstance(B, LinearOperator):
         return Sum(A, B)
     for one, other in ((A, B), (B, A)):
-        if isinstance(one, (numbers.Number, np.generic)) or getattr(one, "ndim", None) == 0:
+        if isinstance(one, NUMBERS) or getattr(one, "ndim", None) == 0:
             if isinstance(one, numbers.Number) and one == 0:
                 return as_operator(other)
             raise TypeError(
@@ -74,11 +74,6 @@ def divide(A: LinearOperator, c: Any) -> LinearOperator:
             "quotient of operators."
         )
     return A * (1 / c)
-
-
-def multiply(A: LinearOperator, B: LinearOperator) -> LinearOperator:
-    """A B."""
-    return Product(A, B)
 
 
 def raise_to(A: LinearOperator, exponent: Any) -> LinearOperator:
@@ -124,8 +119,8 @@ def getitem(A: LinearOperator, key: Any) -> Any:
     """The entry, row, column, submatrix, pairs of entries or batch element that `key` names."""
     keys = _expand(A, key if isinstance(key, tuple) else (key,))
     batch_keys, (rows, cols) = keys[:-2], keys[-2:]
-    if any(not _is_full(part) for part in batch_keys):
-        if any(map(_is_array_key, batch_keys)) and any(map(_is_array_key, (rows, cols))):
+    if any(not isinstance(part, slice) or part != slice(None) for part in batch_keys):
+        if any(map(_is_array, batch_keys)) and any(map(_is_array, (rows, cols))):
             raise IndexError(
                 "index arrays in the batch and in the matrix at once; index in two steps: "
                 "A[batch][..., rows, cols]."
@@ -162,14 +157,9 @@ def _expand(A: LinearOperator, keys: tuple[Any, ...]) -> tuple[Any, ...]:
 def _opened(part: Any, total: int, A: LinearOperator) -> tuple[Any, ...]:
     """A boolean array of several dimensions indexes as many axes: the positions where it is
     true."""
-    if (
-        part is Ellipsis
-        or isinstance(part, (slice, range, Index))
-        or np.ndim(part) < 2
-        or not _is_boolean(part)
-    ):
+    if part is Ellipsis or not _is_array(part) or np.ndim(part) < 2 or not _is_boolean(part):
         return (part,)
-    mask = _host(part)
+    mask = on_host(part)
     if mask.shape != A.shape or total != 1:
         raise IndexError(
             f"a boolean index of shape {mask.shape} does not fit an operator of shape {A.shape}."
@@ -189,23 +179,15 @@ def _is_boolean(part: Any) -> bool:
     )
 
 
-def _host(part: Any) -> Any:
-    xp = namespace_of(part)
-    return np.asarray(part if xp is None else xp.to_numpy(part))
-
-
-def _is_full(part: Any) -> bool:
-    return isinstance(part, slice) and part == slice(None)
-
-
-def _is_array_key(part: Any) -> bool:
-    return not isinstance(part, slice) and np.ndim(part) > 0
+def _is_array(part: Any) -> bool:
+    # torch.compile knows no dimensions of slices
+    return not isinstance(part, (slice, Index)) and np.ndim(part) > 0
 
 
 def _integer(part: Any, size: int, axis: int) -> Any:
     """A single index, or None if `part` is not one. A traced one is returned as it is, counted
     from the front."""
-    if isinstance(part, (slice, range, Index)) or np.ndim(part) > 0:
+    if isinstance(part, (slice, Index)) or _is_array(part):
         return None
     xp = namespace_of(part)
     if xp is not None and xp.is_traced(part):
@@ -228,14 +210,23 @@ def _submatrix(A: LinearOperator, rows: Any, cols: Any) -> Any:
     m, n = A.shape[-2:]
     i, j = _integer(rows, m, -2), _integer(cols, n, -1)
     if i is not None and j is not None:
-        return _at(_column(A, j), i)
+        column = _column(A, j)
+        if not isinstance(i, int):
+            return A.xp.take(column, i, axis=-1)
+        # NumPy gives a number for the first, an array for the second
+        return column[i] if column.ndim == 1 else column[..., i]
     if i is not None:
         return pick(_column(A.T, i), selection(cols, n, -1), axis=-1)
     if j is not None:
         return pick(_column(A, j), selection(rows, m, -2), axis=-1)
-    if _is_array_key(rows) and _is_array_key(cols):
-        grid = _grid(rows, cols)
-        return _pairs(A, rows, cols) if grid is None else Sliced(A, *grid)
+    if _is_array(rows) and _is_array(cols):
+        if not np.shape(rows)[1:] == np.shape(cols)[:-1] == (1,):
+            return _pairs(A, rows, cols)
+        # an open mesh, as `np.ix_` makes it
+        rows, cols = (
+            (np.asarray(part) if namespace_of(part) is None else part).reshape(-1)
+            for part in (rows, cols)
+        )
     return Sliced(A, rows, cols)
 
 
@@ -249,29 +240,6 @@ def _column(A: LinearOperator, j: Any) -> Array:
     return A @ unit
 
 
-def _at(x: Array, i: Any) -> Any:
-    if isinstance(i, int):
-        # NumPy gives a number for the first, an array for the second
-        return x[i] if x.ndim == 1 else x[..., i]
-    return namespace_of(x).take(x, i, axis=-1)
-
-
-def _grid(rows: Any, cols: Any) -> tuple[Any, Any] | None:
-    """The rows and columns of an open mesh, as `np.ix_` makes it, or None."""
-    if (
-        len(np.shape(rows)) == 2
-        and len(np.shape(cols)) == 2
-        and np.shape(rows)[1] == 1
-        and np.shape(cols)[0] == 1
-    ):
-        return _flat(rows), _flat(cols)
-    return None
-
-
-def _flat(part: Any) -> Any:
-    return part.reshape(-1) if namespace_of(part) is not None else np.reshape(part, -1)
-
-
 def _pairs(A: LinearOperator, rows: Any, cols: Any) -> Array:
     """The entries A[rows[k], cols[k]], with one product per column that occurs (or per row,
     where fewer rows occur)."""
@@ -280,20 +248,22 @@ def _pairs(A: LinearOperator, rows: Any, cols: Any) -> Array:
     shape, rows, cols = rows.shape, rows.ravel(), cols.ravel()
     if len(np.unique(rows)) < len(np.unique(cols)):
         A, rows, cols = A.T, cols, rows
-    xp, order = A.xp, np.argsort(cols, kind="stable")
+    xp, batch = A.xp, A.batch_shape
     wanted, which = np.unique(cols, return_inverse=True)
-    step = max(1, PAIRS_BLOCK // max(1, A.shape[-1] * math.prod(A.batch_shape)))
-    parts = []
+    step = max(1, PAIRS_BLOCK // max(1, A.shape[-1] * math.prod(batch)))
+    order, parts = [], []
     for start in range(0, len(wanted), step):
-        inside = order[(which[order] >= start) & (which[order] < start + step)]
+        inside = np.flatnonzero(which // step == start // step)
         columns = Sliced(A, slice(None), wanted[start : start + step])._dense()
-        parts.append(columns[..., _on(xp, rows[inside], A), _on(xp, which[inside] - start, A)])
+        m, width = columns.shape[-2:]
+        flat = xp.reshape(columns, (*batch, m * width))
+        parts.append(xp.take(flat, rows[inside] * width + which[inside] - start, axis=-1))
+        order.append(inside)
     if not parts:
-        return xp.zeros((*A.batch_shape, *shape), **kind_of(A))
-    entries = xp.concat(parts, axis=-1) if len(parts) > 1 else parts[0]
+        return xp.zeros((*batch, *shape), **kind_of(A))
     # back to the order asked
-    entries = xp.take(entries, _on(xp, np.argsort(order, kind="stable"), A), axis=-1)
-    return xp.reshape(entries, (*A.batch_shape, *shape))
+    entries = xp.take(xp.concat(parts, axis=-1), np.argsort(np.concatenate(order)), axis=-1)
+    return xp.reshape(entries, (*batch, *shape))
 
 
 def _positions(part: Any, size: int, axis: int) -> Any:
@@ -302,12 +272,8 @@ def _positions(part: Any, size: int, axis: int) -> Any:
     if np.ndim(part) == 1:
         chosen = selection(part, size, axis)
         return chosen.host if isinstance(chosen, Index) else np.asarray(chosen, dtype=np.int64)
-    host = _host(part)
+    host = on_host(part)
     if host.dtype.kind not in "iu" and host.size:
         raise IndexError(f"indices must be integers, not {host.dtype}.")
     check_range(host, size, axis)
     return np.where(host < 0, host + size, host).astype(np.int64)
-
-
-def _on(xp: Any, positions: Any, A: LinearOperator) -> Any:
-    return Index(positions).on(xp, A._context.device)

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
-from ..backends import Array, namespace_of
+from ..backends import Array, adjoint
 from ..errors import DtypeError, ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC
 from .autograd_products import (
@@ -35,9 +35,12 @@ from .autograd_products import (
     _unravel,
 )
 from .base import LinearOperator
-from .context import Context, context_of, kind_of
+from .context import Context, context_of, is_complex_number, kind_of, told_by_number
 from .matrixfree import as_parameters, function_name
-from .tree import TEST_HOOKS, arrays_in, memo
+from .tree import TEST_HOOKS, arrays_in, infer_operand, map_parts, memo, operand_shape
+
+# of second derivatives: as many rows and columns as x has numbers
+square_shape: Any = property(lambda self: (_size(self.x),) * 2)
 
 
 class Jacobian(LinearOperator):
@@ -67,7 +70,6 @@ class Jacobian(LinearOperator):
     tensor([1., 1., 1.])
     """
 
-    _prefers_graph: ClassVar[bool] = False  # in torch, to linearise before forward mode is tried
     f: Callable
     x: Any
     parameters: Any
@@ -75,10 +77,9 @@ class Jacobian(LinearOperator):
     complex_outputs: bool
 
     def __new__(cls, f: Callable, x: Any, parameters: tuple = ()) -> Any:
-        f, x, parameters, outputs = _evaluated("Jacobian", f, x, parameters)
-        outputs = _ravel(namespace_of(arrays_in(x)[0]), outputs)
-        xp = namespace_of(outputs)
-        if not xp.is_complex(outputs) and any(xp.is_complex(leaf) for leaf in arrays_in(x)):
+        f, x, parameters, outputs, xp = _evaluated("Jacobian", f, x, parameters)
+        outputs = _ravel(xp, outputs)
+        if not xp.is_complex(outputs) and any(map(is_complex_number, arrays_in(x))):
             raise DtypeError(
                 "Jacobian: f maps complex x to real numbers, so it is not holomorphic. Write it "
                 "as one of the real parts."
@@ -92,44 +93,36 @@ class Jacobian(LinearOperator):
     @memo
     def _context(self) -> Context:
         context = context_of("Jacobian", self.leaves())
-        xp = namespace_of(arrays_in(self.x)[0])
-        return (
-            context._replace(dtype=xp.complex_dtype(context.dtype))
-            if self.complex_outputs
-            else context
-        )
+        return told_by_number(context, complex if self.complex_outputs else None)
 
     def _linearise(self, xp: Any, recorded: bool) -> Kept | None:
-        g, point = _flat_function(xp, self.f, self.x, self.parameters)
+        g, point = _flat_function(xp, self)
         found = xp.linearise(g, point, recorded)
-        return (
-            None
-            if found is None
-            else Kept(found[1], _to_complex(xp, self, found[2]), point.dtype, found[0].dtype)
-        )
+        if found is None:
+            return None
+        outputs, push, pull = found
+        return Kept(push, _to_complex(self, pull), point.dtype, outputs.dtype)
 
-    def _matmat(self, X: Array) -> Array:
-        def push(xp: Any) -> tuple:
-            g, point = _flat_function(xp, self.f, self.x, self.parameters)
-            return _mapped(xp, lambda v: xp.jvp(g, point, v)[1]), point.dtype
+    def _push(self, xp: Any) -> tuple:
+        g, point = _flat_function(xp, self)
+        return _mapped(xp, lambda v: xp.jvp(g, point, v)[1]), point.dtype
 
-        return _multiply(self, X, push, adjoint=False)
+    def _pull(self, xp: Any) -> tuple:
+        # back(y) = J^H y
+        outputs, back = xp.vjp(*_flat_function(xp, self))
+        return _to_complex(self, _mapped(xp, back)), outputs.dtype
+
+    _matmat = _multiply
 
     def _rmatmat(self, X: Array) -> Array:
-        def pull(xp: Any) -> tuple:
-            # back(y) = J^H y
-            outputs, back = xp.vjp(*_flat_function(xp, self.f, self.x, self.parameters))
-            return _to_complex(xp, self, _mapped(xp, back)), outputs.dtype
-
-        return _multiply(self, X, pull, adjoint=True)
+        return _multiply(self, X, is_adjoint=True)
 
     def _to_dense(self) -> Array:
         m, n = self.shape
         if m >= n:
             return LinearOperator._to_dense(self)
         # one pullback for each output
-        rows = self._rmatmat(self.xp.eye(m, **kind_of(self)))
-        return self.xp.conj(self.xp.matrix_transpose(rows))
+        return adjoint(self.xp, self._rmatmat(self.xp.eye(m, **kind_of(self))))
 
     def _expression(self) -> str:
         return f"Jacobian({function_name(self.f)}, {'x'.join(map(str, self.shape))})"
@@ -162,36 +155,31 @@ class Hessian(LinearOperator):
     tensor([ 6., 12.])
     """
 
-    _prefers_graph: ClassVar[bool] = True  # in torch, to linearise before forward mode is tried
     _implied = SYMMETRIC
     f: Callable
     x: Any
     parameters: Any
 
     def __new__(cls, f: Callable, x: Any, parameters: tuple = ()) -> Any:
-        f, x, parameters, outputs = _evaluated("Hessian", f, x, parameters)
-        outputs = _ravel(namespace_of(arrays_in(x)[0]), outputs)
-        xp = namespace_of(outputs)
+        f, x, parameters, outputs, xp = _evaluated("Hessian", f, x, parameters)
+        outputs = _ravel(xp, outputs)
         if outputs.shape[0] != 1:
             count = outputs.shape[0]
             raise ShapeError(
                 f"Hessian: f must give one number, it gave {count}. For a vector of outputs: "
                 "Jacobian or GaussNewton."
             )
-        if xp.is_complex(outputs) != any(xp.is_complex(leaf) for leaf in arrays_in(x)):
+        if xp.is_complex(outputs) != any(map(is_complex_number, arrays_in(x))):
             raise DtypeError(
                 "Hessian: f must map real x to a real number, or complex x holomorphically to a "
                 "complex one."
             )
         return cls._of(f, x, parameters)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        n = _size(self.x)
-        return (n, n)
+    shape = square_shape
 
     def _linearise(self, xp: Any, recorded: bool) -> Kept | None:
-        g, point = _flat_function(xp, self.f, self.x, self.parameters)
+        g, point = _flat_function(xp, self)
         found = xp.linearise(_recorded_gradient(xp, lambda v: g(v)[0]), point, recorded)
         if found is None:
             return None
@@ -199,13 +187,12 @@ class Hessian(LinearOperator):
         # H = H^T: H v = conj(H^H conj(v))
         return Kept(lambda V: xp.conj(back(xp.conj(V))), back, point.dtype, point.dtype)
 
-    def _matmat(self, X: Array) -> Array:
-        def push(xp: Any) -> tuple:
-            g, point = _flat_function(xp, self.f, self.x, self.parameters)
-            gradient = _gradient(xp, lambda v: g(v)[0])
-            return _mapped(xp, lambda v: xp.jvp(gradient, point, v)[1]), point.dtype
+    def _push(self, xp: Any) -> tuple:
+        g, point = _flat_function(xp, self)
+        gradient = _gradient(xp, lambda v: g(v)[0])
+        return _mapped(xp, lambda v: xp.jvp(gradient, point, v)[1]), point.dtype
 
-        return _multiply(self, X, push, adjoint=False)
+    _matmat = _multiply
 
     def _expression(self) -> str:
         return f"Hessian({function_name(self.f)}, {'x'.join(map(str, self.shape))})"
@@ -245,7 +232,6 @@ class GaussNewton(LinearOperator):
     tensor([4., 8.])
     """
 
-    _prefers_graph: ClassVar[bool] = True  # in torch, to linearise before forward mode is tried
     _implied = SELF_ADJOINT
     f: Callable
     loss: Callable
@@ -266,9 +252,8 @@ class GaussNewton(LinearOperator):
                 "GaussNewton: the loss must be a function of f's outputs, not "
                 f"{type(loss).__name__}."
             )
-        f, x, parameters, outputs = _evaluated("GaussNewton", f, x, parameters)
-        xp = namespace_of(arrays_in(x)[0])
-        if any(xp.is_complex(leaf) for leaf in arrays_in((x, outputs))):
+        f, x, parameters, outputs, xp = _evaluated("GaussNewton", f, x, parameters)
+        if any(map(is_complex_number, arrays_in((x, outputs)))):
             raise DtypeError(
                 "GaussNewton: x and the outputs of f must be real. Write f as a function of and "
                 "to real parts."
@@ -284,10 +269,7 @@ class GaussNewton(LinearOperator):
             )
         return cls._of(f, loss, x, parameters, loss_parameters)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        n = _size(self.x)
-        return (n, n)
+    shape = square_shape
 
     def _loss_of(self, xp: Any, template: Any) -> Callable:
         """The loss as a function of the vector of all outputs."""
@@ -295,7 +277,7 @@ class GaussNewton(LinearOperator):
 
     def _linearise(self, xp: Any, recorded: bool) -> Kept | None:
         seen: list = []
-        g, point = _flat_function(xp, self.f, self.x, self.parameters, seen)
+        g, point = _flat_function(xp, self, seen)
         found = xp.linearise(g, point, recorded)
         if found is None:
             return None
@@ -308,20 +290,19 @@ class GaussNewton(LinearOperator):
 
         return Kept(product, product, point.dtype, point.dtype)
 
-    def _matmat(self, X: Array) -> Array:
-        def push(xp: Any) -> tuple:
-            seen: list = []
-            g, point = _flat_function(xp, self.f, self.x, self.parameters, seen)
-            outputs, pull = xp.vjp(g, point)
-            gradient = _gradient(xp, self._loss_of(xp, seen[0]))
+    def _push(self, xp: Any) -> tuple:
+        seen: list = []
+        g, point = _flat_function(xp, self, seen)
+        outputs, pull = xp.vjp(g, point)
+        gradient = _gradient(xp, self._loss_of(xp, seen[0]))
 
-            def column(v: Array) -> Array:
-                u = xp.jvp(g, point, v)[1]  # J v
-                return pull(xp.jvp(gradient, outputs, u)[1])  # J^T (H u)
+        def column(v: Array) -> Array:
+            u = xp.jvp(g, point, v)[1]  # J v
+            return pull(xp.jvp(gradient, outputs, u)[1])  # J^T (H u)
 
-            return _mapped(xp, column), point.dtype
+        return _mapped(xp, column), point.dtype
 
-        return _multiply(self, X, push, adjoint=False)
+    _matmat = _multiply
 
     def _expression(self) -> str:
         return (
@@ -344,12 +325,7 @@ class Linearised(LinearOperator):
     A: LinearOperator
     kept: Any
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.A.shape
-
-    def _infer(self) -> int:
-        return self.A.properties
+    shape, _infer = operand_shape, infer_operand
 
     def _matmat(self, X: Array) -> Array:
         return _by_columns(self.A, X, self.kept.push, self.kept.push_dtype, self.shape[-2])
@@ -382,23 +358,12 @@ def _image(A: LinearOperator, images: dict[int, Any]) -> Any:
         except (RuntimeError, TypeError):  # then each product says what f lacks, or does without
             return A
         return A if kept is None else Linearised._of(A, kept)
-    changed = {}
-    for name in A._dynamic:
-        value = getattr(A, name)
-        if isinstance(value, LinearOperator):
-            new: Any = _linearised(value, images)
-        elif type(value) is tuple and value and isinstance(value[0], LinearOperator):
-            new = tuple(
-                _linearised(part, images) if isinstance(part, LinearOperator) else part
-                for part in value
-            )
-            new = value if all(x is y for x, y in zip(new, value, strict=True)) else new
-        else:
-            continue
-        if new is not value:
-            changed[name] = new
-    if not changed:
-        return A
-    copy = A._replace(**changed)
-    object.__setattr__(copy, "_claims", A.properties)
-    return copy
+    is_new = []
+
+    def image(part: LinearOperator) -> Any:
+        new = _linearised(part, images)
+        is_new.append(new is not part)
+        return new
+
+    changes = {name: map_parts(getattr(A, name), image, lambda leaf: leaf) for name in A._dynamic}
+    return A._replace(**changes)._claim(A.properties) if any(is_new) else A

@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 from ..backends import Array, namespace_of
 from ..errors import BackendError, DtypeError
 from .base import LinearOperator
-from .context import as_array, context_of, kind_of
+from .context import as_array, context_of, is_complex_number, kind_of
 from .matrixfree import as_parameters, by_real_parts
 from .tree import arrays_in, map_arrays
 
 # ---------------------------------------------------------------------- points and functions as vec
 
 
-def _evaluated(what: str, f: Callable, x: Any, parameters: Any) -> tuple[Callable, Any, tuple, Any]:
-    """The checked arguments, with what f closes over among the parameters, and the outputs of f."""
+def _evaluated(what: str, f: Callable, x: Any, parameters: Any) -> tuple:
+    """The checked arguments, with what f closes over among the parameters, the outputs of f, and
+    their framework."""
     if not callable(f):
         raise TypeError(f"{what}: f must be a function, not {type(f).__name__}.")
     first = next(iter(arrays_in(x)), None)
@@ -25,14 +26,11 @@ def _evaluated(what: str, f: Callable, x: Any, parameters: Any) -> tuple[Callabl
     if xp is None or xp.name == "numpy":
         raise BackendError(
             f"{what}: x is {'a NumPy array' if xp else f'made of {type(first).__name__}'}, and "
-            "only torch and JAX differentiate. "
-            "Give x as an array of theirs, or the product itself as MatrixFree(matmat, shape, "
-            "rmatmat=...)."
+            "only torch and JAX differentiate. Give x as an array of theirs, or the product itself "
+            "as MatrixFree(matmat, shape, rmatmat=...)."
         )
-    x, parameters = (
-        map_arrays(lambda leaf: as_array(leaf, f"{what}: x"), x),
-        as_parameters(what, parameters),
-    )
+    x = map_arrays(lambda leaf: as_array(leaf, f"{what}: x"), x)
+    parameters = as_parameters(what, parameters)
     context_of(what, arrays_in((x, parameters)))  # mixed frameworks and devices are refused here
     f, hidden = xp.hoist(f, lambda: [(x, *parameters)])
     parameters = (*parameters, *hidden)
@@ -43,7 +41,7 @@ def _evaluated(what: str, f: Callable, x: Any, parameters: Any) -> tuple[Callabl
             raise DtypeError(
                 f"{what}: f must give floating-point {xp.name} arrays, it gave {given}."
             )
-    return f, x, parameters, outputs
+    return f, x, parameters, outputs, xp
 
 
 def _size(x: Any) -> int:
@@ -71,18 +69,16 @@ def _unravel(xp: Any, vector: Array, like: Any) -> Any:
     return xp.tree_map(piece, like)
 
 
-def _flat_function(
-    xp: Any, f: Callable, x: Any, parameters: tuple, seen: list | None = None
-) -> tuple[Callable, Array]:
-    """f between vectors, and the point as one; `seen` collects the outputs as f gives them."""
+def _flat_function(xp: Any, A: Any, seen: list | None = None) -> tuple[Callable, Array]:
+    """f of A between vectors, and the point as one; `seen` collects the outputs as f gives them."""
 
     def flat(v: Array) -> Array:
-        outputs = f(_unravel(xp, v, x), *parameters)
+        outputs = A.f(_unravel(xp, v, A.x), *A.parameters)
         if seen is not None:
             seen.append(outputs)
         return _ravel(xp, outputs)
 
-    return flat, _ravel(xp, x)
+    return flat, _ravel(xp, A.x)
 
 
 # ---------------------------------------------------------------------- derivatives
@@ -106,9 +102,9 @@ def _mapped(xp: Any, f: Callable) -> Callable:
     )
 
 
-def _to_complex(xp: Any, J: Any, pull: Callable) -> Callable:
+def _to_complex(J: Any, pull: Callable) -> Callable:
     """J^H of complex outputs: the pullback to real x keeps the real part alone."""
-    if not J.complex_outputs or any(xp.is_complex(leaf) for leaf in arrays_in(J.x)):
+    if not J.complex_outputs or any(map(is_complex_number, arrays_in(J.x))):
         return pull
     return lambda G: pull(G) + 1j * pull(-1j * G)
 
@@ -134,7 +130,7 @@ def _recorded_gradient(xp: Any, g: Callable) -> Callable:
     return gradient
 
 
-def _multiply(A: Any, X: Array, transform: Callable[[Any], tuple], adjoint: bool) -> Array:
+def _multiply(A: Any, X: Array, is_adjoint: bool = False) -> Array:
     """A X or A^H X by the framework's transforms; where f has not the derivatives that these need,
     by its graph.
 
@@ -145,22 +141,23 @@ def _multiply(A: Any, X: Array, transform: Callable[[Any], tuple], adjoint: bool
     recorded = xp.is_differentiated(X, *A.arrays())
 
     def by_transforms() -> tuple:
-        return transform(xp)
+        return A._pull(xp) if is_adjoint else A._push(xp)
 
     def by_graph() -> tuple | None:
         kept = None if xp.is_compiling() else A._linearise(xp, recorded)
         if kept is None:
             return None
-        return (kept.pull, kept.pull_dtype) if adjoint else (kept.push, kept.push_dtype)
+        return (kept.pull, kept.pull_dtype) if is_adjoint else (kept.push, kept.push_dtype)
 
-    is_first = xp.name == "torch" and not recorded and A._prefers_graph
+    is_second = not hasattr(A, "_pull")  # Jacobians alone are pulled back
+    is_first = xp.name == "torch" and not recorded and is_second
     failure: Exception | None = None
     for way in (by_graph, by_transforms) if is_first else (by_transforms, by_graph):
         try:
             found = way()
             if found is not None:
                 f, dtype = found
-                return _by_columns(A, X, f, dtype, A.shape[-1] if adjoint else A.shape[-2])
+                return _by_columns(A, X, f, dtype, A.shape[-1 if is_adjoint else -2])
         except (RuntimeError, TypeError) as error:
             failure = failure or error
     assert failure is not None

@@ -11,9 +11,9 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from .base import LinearOperator
-from .context import as_arrays, broadcast_batches, kind_of
+from .context import as_arrays, broadcast_batches, concat_batches, kind_of, spread
 from .diagonal import size
-from .tree import Index, conjugate_leaves, memo
+from .tree import Shape, conjugate_leaves, memo
 
 # A matrix of a few diagonals.
 
@@ -41,17 +41,18 @@ class Banded(LinearOperator):
     """
 
     diagonals: tuple[Array, ...]
-    offsets: tuple[int, ...]
+    offsets: Shape
     m: int
     n: int
 
     def __new__(cls, diagonals: Any, offsets: Any, shape: tuple[int, int] | None = None) -> Banded:
-        offsets = _integers(offsets)
-        if (
-            isinstance(diagonals, (int, float, complex))
-            or getattr(diagonals, "ndim", 1) == 0
-            or isinstance(diagonals, str)
-        ):
+        try:
+            offsets = tuple(map(index, offsets))
+        except TypeError as error:
+            raise ShapeError(
+                f"Banded: offsets must be a sequence of integers, not {offsets!r}."
+            ) from error
+        if isinstance(diagonals, (int, float, complex, str)) or getattr(diagonals, "ndim", 1) == 0:
             raise ShapeError("Banded: expected a sequence of diagonals, one for each offset.")
         if len(diagonals) != len(offsets):
             raise ShapeError(
@@ -66,16 +67,20 @@ class Banded(LinearOperator):
             )
         arrays = as_arrays("Banded", *diagonals, min_ndim=0 if shape is not None else 1)
         m, n = _two(shape) if shape is not None else (arrays[0].shape[-1] + abs(offsets[0]),) * 2
+        lengths = [natural_length(k, m, n) for k in offsets]
         if shape is not None:
-            arrays = tuple([_spread(d, natural_length(k, m, n)) for d, k in zip(arrays, offsets)])
-        lengths = [d.shape[-1] for d in arrays]
-        if lengths != [natural_length(k, m, n) for k in offsets]:
-            raise _misfit(lengths, offsets, m, n)
+            arrays = tuple(map(_spread, arrays, lengths))
+        for d, k, length in zip(arrays, offsets, lengths):
+            if d.shape[-1] != length:
+                raise ShapeError(
+                    f"Banded: the diagonal at offset {k} of a {m}x{n} matrix has length {length}; "
+                    f"got {d.shape[-1]}."
+                )
         broadcast_batches(*[d.shape[:-1] for d in arrays], what="Banded")
         return cls._of(arrays, offsets, m, n)
 
     @memo
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return (*broadcast_batches(*(d.shape[:-1] for d in self.diagonals)), self.m, self.n)
 
     def _transpose(self) -> LinearOperator:
@@ -85,10 +90,28 @@ class Banded(LinearOperator):
     _conj = conjugate_leaves
 
     def _matmat(self, X: Array) -> Array:
-        return multiply_diagonals(self.diagonals, self.offsets, self.shape[-2], X)
+        """Y[i] = sum over k of d_k[i] X[i + k], where d_k counts by rows."""
+        xp, offsets, (m, n) = namespace_of(X), self.offsets, self.shape[-2:]
+        if xp.name == "numpy":
+            return _accumulate(self.diagonals, offsets, m, X)
+        above, below = max(0, -min(offsets)), max(0, m + max(offsets) - n)
+        padded = pad_with_zeros(xp, X, above, below, axis=-2)
+        total = None
+        for d, k in zip(self.diagonals, offsets):
+            row = min(m, max(0, -k))
+            by_rows = pad_with_zeros(xp, d, row, m - row - d.shape[-1], axis=-1)
+            term = by_rows[..., None] * padded[..., above + k : above + k + m, :]
+            total = term if total is None else total + term
+        return total
 
     def _to_dense(self) -> Array:
-        return dense_of_diagonals(self, self.diagonals, self.offsets)
+        n, xp = self.shape[-1], self.xp
+        places = [
+            max(0, -k) * n + max(0, k) + (n + 1) * np.arange(d.shape[-1])
+            for d, k in zip(self.diagonals, self.offsets)
+        ]
+        values = [xp.astype(spread(d, self.batch_shape, 1), self.dtype) for d in self.diagonals]
+        return scatter_dense(self, xp.concat(values, axis=-1), np.concatenate(places))
 
     @property
     def _flops(self) -> float:
@@ -101,15 +124,6 @@ class Banded(LinearOperator):
 
 
 # ---------------------------------------------------------------------- checks
-
-
-def _integers(offsets: Any) -> tuple[int, ...]:
-    try:
-        return tuple(map(index, offsets))
-    except TypeError as error:
-        raise ShapeError(
-            f"Banded: offsets must be a sequence of integers, not {offsets!r}."
-        ) from error
 
 
 def _two(shape: Any) -> tuple[int, int]:
@@ -125,9 +139,7 @@ def _two(shape: Any) -> tuple[int, int]:
 
 def natural_length(k: int, m: int, n: int) -> int:
     """How many entries the k-th diagonal of an m x n matrix has."""
-    low, high = (0, n - k) if k >= 0 else (k, n)
-    length = m + low if m + low < high else high
-    return length if length > 0 else 0
+    return max(0, min(m + min(k, 0), n - max(k, 0)))
 
 
 def band_widths(A: Any) -> tuple[int, int]:
@@ -148,35 +160,7 @@ def _spread(d: Array, length: int) -> Array:
     return d
 
 
-def _misfit(lengths: Sequence[int], offsets: Sequence[int], m: int, n: int) -> ShapeError:
-    found, k = next(
-        (found, k) for found, k in zip(lengths, offsets) if found != natural_length(k, m, n)
-    )
-    return ShapeError(
-        f"Banded: the diagonal at offset {k} of a {m}x{n} matrix has length "
-        f"{natural_length(k, m, n)}; got {found}."
-    )
-
-
 # ---------------------------------------------------------------------- what all matrices of diagon
-
-
-def multiply_diagonals(
-    diagonals: Sequence[Array], offsets: Sequence[int], m: int, X: Array
-) -> Array:
-    """Y[i] = sum over k of d_k[i] X[i + k], where d_k counts by rows."""
-    xp, n = namespace_of(X), X.shape[-2]
-    if xp.name == "numpy":
-        return _accumulate(diagonals, offsets, m, X)
-    above, below = max(0, -min(offsets)), max(0, m + max(offsets) - n)
-    padded = pad_with_zeros(xp, X, above, below, axis=-2)
-    total = None
-    for d, k in zip(diagonals, offsets):
-        row = min(m, max(0, -k))
-        by_rows = pad_with_zeros(xp, d, row, m - row - d.shape[-1], axis=-1)
-        term = by_rows[..., None] * padded[..., above + k : above + k + m, :]
-        total = term if total is None else total + term
-    return total
 
 
 def _accumulate(diagonals: Sequence[Array], offsets: Sequence[int], m: int, X: Array) -> Array:
@@ -208,28 +192,21 @@ def pad_with_zeros(xp: Any, x: Array, before: int, after: int, axis: int) -> Arr
     return parts[0] if len(parts) == 1 else xp.concat(parts, axis=axis)
 
 
-def dense_of_diagonals(
-    A: LinearOperator, diagonals: Sequence[Array], offsets: Sequence[int]
-) -> Array:
-    """The matrix, by one scatter."""
-    n = A.shape[-1]
-    places = [
-        max(0, -k) * n + max(0, k) + (n + 1) * np.arange(d.shape[-1])
-        for d, k in zip(diagonals, offsets)
-    ]
-    values = [A.xp.broadcast_to(d, (*A.batch_shape, d.shape[-1])) for d in diagonals]
-    return scatter_dense(
-        A, A.xp.concat([A.xp.astype(d, A.dtype) for d in values], axis=-1), np.concatenate(places)
-    )
+def block_diagonal(xp: Any, blocks: Sequence[Array]) -> Array:
+    """The matrix with these blocks along its diagonal."""
+    width, rows, before = sum(block.shape[-1] for block in blocks), [], 0
+    for block in blocks:
+        after = width - before - block.shape[-1]
+        rows.append(pad_with_zeros(xp, block, before, after, axis=-1))
+        before += block.shape[-1]
+    return concat_batches(xp, rows, axis=-2)
 
 
 def scatter_dense(A: LinearOperator, values: Array, places: Any) -> Array:
     """The matrix of A's shape with these values at these places of its rows laid end to end."""
     xp, (m, n) = A.xp, A.shape[-2:]
     flat = xp.zeros((*A.batch_shape, m * n), dtype=A.dtype, device=xp.device_of(values))
-    return xp.reshape(
-        xp.set_at(flat, (..., Index(places).on(xp, xp.device_of(values))), values), A.shape
-    )
+    return xp.reshape(xp.set_at(flat, (..., places), values), A.shape)
 
 
 # A matrix of three diagonals.
@@ -253,7 +230,7 @@ class Tridiagonal(LinearOperator):
     array([1., 0., 1.])
     """
 
-    offsets: ClassVar[tuple[int, ...]] = (-1, 0, 1)
+    offsets: ClassVar[Shape] = (-1, 0, 1)
     lower: Array
     diag: Array
     upper: Array
@@ -261,22 +238,22 @@ class Tridiagonal(LinearOperator):
     def __new__(cls, lower: Any, diag: Any, upper: Any) -> Tridiagonal:
         lower, diag, upper = as_arrays("Tridiagonal", lower, diag, upper, min_ndim=1)
         beside = max(diag.shape[-1] - 1, 0)
-        if lower.shape[-1] != beside or upper.shape[-1] != beside:
-            name, d = ("upper", upper) if lower.shape[-1] == beside else ("lower", lower)
-            raise ShapeError(
-                f"Tridiagonal: diag has length {diag.shape[-1]}, so {name} must have length "
-                f"{beside}; got {d.shape[-1]}."
-            )
+        for name, d in (("lower", lower), ("upper", upper)):
+            if d.shape[-1] != beside:
+                raise ShapeError(
+                    f"Tridiagonal: diag has length {diag.shape[-1]}, so {name} must have length "
+                    f"{beside}; got {d.shape[-1]}."
+                )
+        self = cls._of(lower, diag, upper)
         if not lower.ndim == diag.ndim == upper.ndim == 1:
-            broadcast_batches(
-                lower.shape[:-1], diag.shape[:-1], upper.shape[:-1], what="Tridiagonal"
-            )
-        return cls._of(lower, diag, upper)
+            self.shape  # noqa: B018  (batches that do not fit are refused here)
+        return self
 
     @memo
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         n = self.diag.shape[-1]
-        return (*broadcast_batches(*(d.shape[:-1] for d in self.diagonals)), n, n)
+        batches = (d.shape[:-1] for d in self.diagonals)
+        return (*broadcast_batches(*batches, what="Tridiagonal"), n, n)
 
     def _transpose(self) -> LinearOperator:
         return Tridiagonal._of(self.upper, self.diag, self.lower)
@@ -299,7 +276,7 @@ def multiply_both_ways(A: Tridiagonal, B: Tridiagonal, X: np.ndarray) -> np.ndar
     """A X + X B^T in NumPy, for no batch of A and B: in blocks of rows, so that all ten products
     and sums stay in the cache."""
     m, n = X.shape[-2:]
-    Y = np.empty(X.shape, np.result_type(X, A.lower, A.diag, A.upper, B.lower, B.diag, B.upper))
+    Y = np.empty(X.shape, np.result_type(X, *A.diagonals, *B.diagonals))
     block = max(1, 2**14 // max(1, n))
     for start in range(0, m, block):
         stop = min(start + block, m)

@@ -39,14 +39,16 @@ from .context import (
     common_context,
     context_of,
     from_numpy,
-    join_dtypes,
     kind_of,
     misfit,
     plain_array,
+    promoted,
+    spread,
 )
 from .protocols import Protocols
 from .tree import (
     TEST_HOOKS,
+    Shape,
     Tree,
     _remember,
     _set_field_once,
@@ -147,6 +149,8 @@ class LinearOperator(Tree, Protocols):
 
     def _claim(self, mask: int) -> Any:
         """A copy that claims more properties."""
+        if not mask:
+            return self
         known = self.properties
         if known & mask == mask:
             return self
@@ -162,7 +166,7 @@ class LinearOperator(Tree, Protocols):
     # ------------------------------------------------------------------ what and where it is
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         raise TypeError(f"{type(self).__name__} must define the property `shape`.")
 
     @property
@@ -170,7 +174,7 @@ class LinearOperator(Tree, Protocols):
         return len(self.shape)
 
     @property
-    def batch_shape(self) -> tuple[int, ...]:
+    def batch_shape(self) -> Shape:
         return self.shape[:-2]
 
     @memo
@@ -191,17 +195,14 @@ class LinearOperator(Tree, Protocols):
         if isinstance(told, Context):
             return told
         what = type(self).__name__
-        if self.operands:
-            return common_context(what, self.operands)
-        values = [getattr(self, name) for name in self._dynamic]
-        # they know, leaves or not
-        if values and all(isinstance(value, LinearOperator) for value in values):
-            return common_context(what, values)
-        found = context_of(what, self.leaves())
-        if found.backend is not None:
-            return found
+        values = self.operands or [getattr(self, name) for name in self._dynamic]
+        operators = [A for A in values if isinstance(A, LinearOperator)]
+        if len(operators) < len(values):  # else they know, leaves or not
+            found = context_of(what, self.leaves())
+            if found.backend is not None:
+                return found
         # no arrays, but perhaps operators that were told where they live
-        return common_context(what, [A for A in values if isinstance(A, LinearOperator)])
+        return common_context(what, operators)
 
     @property
     def is_neutral(self) -> bool:
@@ -307,11 +308,9 @@ class LinearOperator(Tree, Protocols):
         """A^H X by the family's adjoint, or conj(A^T conj(X)) by a linear transpose of `_matmat`."""
         if not isinstance(image := self.H, (transposed.Adjoint, transposed.Transpose)):
             return image._matmat(X)
-        xp, own = namespace_of(X), self._context.dtype  # None in neutral operators
-        batch = broadcast_batches(self.batch_shape, X.shape[:-2])
-        dtype = X.dtype if own is None else join_dtypes(xp, X.dtype, own)
-        like = xp.zeros((*batch, self.shape[-1], X.shape[-1]), dtype=dtype, device=xp.device_of(X))
-        X = xp.astype(xp.broadcast_to(X, (*batch, *X.shape[-2:])), like.dtype)
+        xp, batch = namespace_of(X), broadcast_batches(self.batch_shape, X.shape[:-2])
+        X = promoted(spread(X, batch), self._context.dtype)
+        like = xp.zeros((*batch, self.shape[-1], X.shape[-1]), **kind_of(X))
         return xp.conj(xp.linear_transpose(self._matmat, like)(xp.conj(X)))
 
     def _right_matmat(self, X: Array) -> Array:
@@ -345,7 +344,7 @@ class LinearOperator(Tree, Protocols):
 
     def __matmul__(self, other: Any) -> Any:
         if isinstance(other, LinearOperator):
-            return algebra.multiply(self, other)
+            return algebra.Product(self, other)
         if type(other) is not np.ndarray or other.dtype is not self._usual_dtype:
             if calls.are_strict():
                 return calls.ordinary(self.__matmul__, other)

@@ -9,21 +9,24 @@ import numpy as np
 
 from ..backends import Array, namespace_of
 from ..errors import MethodError, ShapeError
-from ..properties import (
-    ALL_PROPERTIES,
-    POSITIVE_DEFINITE,
-    POSITIVE_SEMIDEFINITE,
-    SELF_ADJOINT,
-    SYMMETRIC,
-)
+from ..properties import ALL_PROPERTIES, POSITIVE_DEFINITE
 from .base import LinearOperator
-from .context import broadcast_batches, kind_of
+from .context import broadcast_batches, kind_of, spread
 from .convert import as_operator
 from .diagonal import Identity, ScaledIdentity
 from .printing import bracketed
 from .scaled import Scaled
 from .sliced import check_range
-from .tree import Index, is_data, sole_operand
+from .tree import (
+    Index,
+    Shape,
+    inside_out,
+    known_of_sum,
+    map_parts,
+    on_host,
+    sole_operand,
+    wrapper_images,
+)
 
 # The sum over a batch dimension of one batched operator: how a sum of a million terms is written
 # without a million objects.
@@ -66,7 +69,7 @@ class BatchSum(LinearOperator):
     operands = sole_operand
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         batch = list(self.A.shape[:-2])
         del batch[self.axis]
         return (*batch, *self.A.shape[-2:])
@@ -77,48 +80,27 @@ class BatchSum(LinearOperator):
         return self.A.shape[:-2][self.axis]
 
     def _infer(self) -> int:
-        kept = (
-            SELF_ADJOINT
-            | SYMMETRIC
-            | POSITIVE_SEMIDEFINITE
-            | (POSITIVE_DEFINITE if self.terms else 0)
-        )
-        return self.A.properties & kept
+        known = known_of_sum((self.A,))
+        return known if self.terms else known & ~POSITIVE_DEFINITE
 
-    def _transpose(self) -> LinearOperator:
-        return BatchSum(self.A.T, self.axis)
-
-    def _adjoint(self) -> LinearOperator:
-        return BatchSum(self.A.H, self.axis)
-
-    def _conj(self) -> LinearOperator:
-        return BatchSum(self.A.conj(), self.axis)
+    _transpose, _adjoint, _conj = wrapper_images
 
     def _matmat(self, X: Array) -> Array:
         if len(X.shape) - 2 >= -self.axis:
             X = namespace_of(X).expand_dims(X, axis=self.axis - 2)
         return self.A._summed_matmat(X, self.axis)
 
-    @property
-    def _term_count(self) -> int:
-        return self.terms
+    _term_count = terms
 
     def _some_terms(self, indices: Array, weights: Array) -> LinearOperator:
-        # batch dimensions behind the one that is summed
-        xp, after = (
-            namespace_of(indices),
-            -self.axis - 1,
-        )
-        taken = take_terms(self.A, self.axis, indices)
-        weights = xp.reshape(weights, (*weights.shape, *(1,) * after))
-        return BatchSum._of(Scaled(weights, taken), self.axis)
+        after = -self.axis - 1  # batch dimensions behind the one that is summed
+        weights = weights[(..., *(None,) * after)]
+        return BatchSum._of(Scaled(weights, take_terms(self.A, self.axis, indices)), self.axis)
 
     def _to_dense(self) -> Array:
-        return (
-            self.xp.sum(self.A._dense(), axis=self.axis - 2)
-            if self.A.shape[-2] * self.terms <= 4096
-            else LinearOperator._to_dense(self)
-        )
+        if self.A.shape[-2] * self.terms > 4096:
+            return LinearOperator._to_dense(self)
+        return self.xp.sum(self.A._dense(), axis=self.axis - 2)
 
     @property
     def _flops(self) -> float:
@@ -137,22 +119,8 @@ class BatchSum(LinearOperator):
 
 
 # How many dimensions of their own the leaves of a family have.
-_DIMENSIONS = {
-    "Dense": 2,
-    "Diagonal": 1,
-    "ScaledIdentity": 0,
-    "Triangular": 2,
-    "Tridiagonal": 1,
-    "Toeplitz": 1,
-    "Circulant": 1,
-    "Sparse": 1,
-    "LowRank": 2,
-    "Householder": 1,
-    "Projection": 2,
-    "Scaled": 0,
-}
-# Composed families whose batch is the broadcast of their operands' and nothing else.
-_COMPOSED = {
+# Composed families, whose batch is the broadcast of their operands' and nothing else, have none.
+_COMPOSED = (
     "Sum",
     "Product",
     "Scaled",
@@ -165,24 +133,34 @@ _COMPOSED = {
     "Conjugate",
     "Sliced",
     "Hadamard",
+)
+_DIMENSIONS = dict.fromkeys(_COMPOSED, 0) | {
+    "Dense": 2,
+    "Diagonal": 1,
+    "ScaledIdentity": 0,
+    "Triangular": 2,
+    "Tridiagonal": 1,
+    "Toeplitz": 1,
+    "Circulant": 1,
+    "Sparse": 1,
+    "LowRank": 2,
+    "Householder": 1,
+    "Projection": 2,
 }
 
 
 def take_batch(A: LinearOperator, keys: tuple[Any, ...]) -> LinearOperator:
     """The batch elements that the keys (one for each batch axis) name."""
     batch = A.batch_shape
-    keys = tuple(
-        _checked(key, size, axis) for axis, (key, size) in enumerate(zip(keys, batch, strict=True))
-    )
-    numbers = np.arange(math.prod(batch)).reshape(batch)
-    wanted = numbers[keys].shape
+    keys = tuple(_checked(key, size, axis) for axis, (key, size) in enumerate(zip(keys, batch)))
+    elements = np.arange(math.prod(batch)).reshape(batch)[keys]
     taken = _take(A, batch, keys)
-    if taken is not None and taken.batch_shape == wanted:
+    if taken is not None and taken.batch_shape == elements.shape:
         return taken
-    return BatchElements._of(A, Index(numbers[keys]))
+    return BatchElements._of(A, Index(elements))
 
 
-def broadcast_batch(A: LinearOperator, batch: tuple[int, ...]) -> LinearOperator:
+def broadcast_batch(A: LinearOperator, batch: Shape) -> LinearOperator:
     """A with this batch shape, to which its own broadcasts."""
     if A.batch_shape == batch:
         return A
@@ -190,16 +168,9 @@ def broadcast_batch(A: LinearOperator, batch: tuple[int, ...]) -> LinearOperator
     if isinstance(A, Identity):
         return ScaledIdentity(xp.ones(batch, **kind_of(A)), A.n)._claim(A.properties)
     if A.operands or own is None:
-        return Scaled(
-            xp.ones(batch, dtype=xp.real_dtype(A.dtype), device=A._context.device), A
-        )._claim(A.properties)
-
-    def spread(x: Array) -> Array:
-        return (
-            xp.broadcast_to(x, (*batch, *x.shape[x.ndim - own :])) if namespace_of(x) is xp else x
-        )
-
-    return A._replace(**{name: spread(getattr(A, name)) for name in A._dynamic})
+        one = xp.ones(batch, dtype=xp.real_dtype(A.dtype), device=A._context.device)
+        return Scaled(one, A)._claim(A.properties)
+    return A._map(lambda x: spread(x, batch, own) if namespace_of(x) is xp else x)
 
 
 def take_terms(A: LinearOperator, axis: int, indices: Array) -> LinearOperator:
@@ -221,8 +192,7 @@ def _checked(key: Any, size: int, axis: int) -> Any:
     """A key of one batch axis for host arrays, in range."""
     if isinstance(key, slice):
         return key
-    xp = namespace_of(key)
-    host = np.asarray(key if xp is None else xp.to_numpy(key))
+    host = on_host(key)
     if host.dtype.kind not in "iub":
         raise IndexError(
             f"indices are integers, slices, arrays of integers or booleans; not {host.dtype}."
@@ -236,40 +206,34 @@ def _checked(key: Any, size: int, axis: int) -> Any:
     return int(host) if host.ndim == 0 else host
 
 
-def _take(
-    A: LinearOperator, batch: tuple[int, ...], keys: tuple[Any, ...]
-) -> LinearOperator | None:
-    """The batch elements of A, which broadcasts to `batch`; None where the family is not known
-    to allow it."""
-    name = type(A).__name__
+def _take(A: LinearOperator, batch: Shape, keys: tuple[Any, ...]) -> LinearOperator | None:
+    """The batch elements of A, which broadcasts to `batch`; None where a family is not known to
+    allow it."""
+    inside = [B for B in inside_out(A) if B.batch_shape]
+    if any(type(B).__name__ not in _DIMENSIONS for B in inside):
+        return None
+    return _taken(A, batch, keys)
+
+
+def _taken(A: Any, batch: Shape, keys: tuple[Any, ...]) -> Any:
     if not A.batch_shape:
         return A
-    if name not in _DIMENSIONS and name not in _COMPOSED:
-        return None
-    changes = {}
-    for field in A._dynamic:
-        changes[field] = _take_value(getattr(A, field), batch, keys, _DIMENSIONS.get(name, 0))
-        if changes[field] is None:
-            return None
+    own = _DIMENSIONS[type(A).__name__]
+
+    def leaf(x: Any) -> Any:
+        xp = namespace_of(x)
+        have = () if xp is None else tuple(x.shape[: x.ndim - own])
+        if not have:
+            return x
+        x = x if have == batch else spread(x, batch, own)
+        # NumPy's numbers are no arrays
+        return xp.asarray(x[tuple(_placed(key, xp, xp.device_of(x)) for key in keys)])
+
+    changes = {
+        name: map_parts(getattr(A, name), lambda B: _taken(B, batch, keys), leaf)
+        for name in A._dynamic
+    }
     return A._replace(**changes)
-
-
-def _take_value(value: Any, batch: tuple[int, ...], keys: tuple[Any, ...], own: Any) -> Any:
-    if isinstance(value, LinearOperator):
-        return _take(value, batch, keys)
-    if isinstance(value, (tuple, list)):
-        items = [_take_value(item, batch, keys, own) for item in value]
-        return None if any(item is None for item in items) else type(value)(items)
-    if not is_data(value):
-        return value
-    have = tuple(value.shape[: value.ndim - own])
-    if not have:
-        return value
-    xp = namespace_of(value)
-    if have != batch:
-        value = xp.broadcast_to(value, (*batch, *value.shape[value.ndim - own :]))
-    # NumPy's numbers are no arrays
-    return xp.asarray(value[tuple(_placed(key, xp, xp.device_of(value)) for key in keys)])
 
 
 def _placed(key: Any, xp: Any, device: Any) -> Any:
@@ -290,43 +254,31 @@ class BatchElements(LinearOperator):
     operands = sole_operand
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return (*self.elements.host.shape, *self.A.shape[-2:])
 
     _inherited = ALL_PROPERTIES
 
-    def _transpose(self) -> LinearOperator:
-        return BatchElements._of(self.A.T, self.elements)
-
-    def _adjoint(self) -> LinearOperator:
-        return BatchElements._of(self.A.H, self.elements)
-
-    def _conj(self) -> LinearOperator:
-        return BatchElements._of(self.A.conj(), self.elements)
+    _transpose, _adjoint, _conj = wrapper_images
 
     def _matmat(self, X: Array) -> Array:
         # each block of X to the element that it belongs to, the product, and back
-        xp, device = namespace_of(X), namespace_of(X).device_of(X)
-        whole = self.A.batch_shape
+        xp, block, whole = namespace_of(X), X.shape[-2:], self.A.batch_shape
         batch = broadcast_batches(X.shape[:-2], self.batch_shape, what="@")
         # those of the batch dimensions that are this operator's
         own = batch[len(batch) - len(self.batch_shape) :]
         extra = batch[: len(batch) - len(own)]
-        blocks = xp.reshape(
-            xp.broadcast_to(X, (*batch, *X.shape[-2:])), (*extra, math.prod(own), *X.shape[-2:])
-        )
+        blocks = xp.reshape(spread(X, batch), (*extra, math.prod(own), *block))
         elements = np.broadcast_to(self.elements.host, own).ravel()
         products, layers = [], _without_repeats(elements)
         for layer in layers:
-            where = Index(elements[layer]).on(xp, device)
-            full = xp.zeros((*extra, math.prod(whole), *X.shape[-2:]), dtype=X.dtype, device=device)
-            full = xp.scatter_add(
-                full, where, xp.take(blocks, Index(layer).on(xp, device), axis=-3), axis=-3
-            )
-            product = self.A @ xp.reshape(full, (*extra, *whole, *X.shape[-2:]))
+            where, mine = elements[layer], xp.take(blocks, layer, axis=-3)
+            full = xp.zeros((*extra, math.prod(whole), *block), **kind_of(X))
+            full = xp.scatter_add(full, where, mine, axis=-3)
+            product = self.A @ xp.reshape(full, (*extra, *whole, *block))
             product = xp.reshape(product, (*extra, math.prod(whole), *product.shape[-2:]))
             products.append(xp.take(product, where, axis=-3))
-        back = Index(np.argsort(np.concatenate(layers))).on(xp, device)
+        back = np.argsort(np.concatenate(layers))
         product = xp.take(xp.concat(products, axis=-3), back, axis=-3)
         return xp.reshape(product, (*batch, *product.shape[-2:]))
 
@@ -341,12 +293,10 @@ class BatchElements(LinearOperator):
 def _without_repeats(elements: Any) -> list[Any]:
     """Positions in groups, none of which holds an element twice: the first occurrences, the
     second ones, ..."""
-    seen: dict[int, int] = {}
-    layers: list[list[int]] = [[]]
+    layers: list[dict[int, int]] = [{}]
     for position, element in enumerate(elements.tolist()):
-        turn = seen.get(element, 0)
-        seen[element] = turn + 1
-        if turn == len(layers):
-            layers.append([])
-        layers[turn].append(position)
-    return [np.asarray(layer, dtype=np.int64) for layer in layers]
+        layer = next((layer for layer in layers if element not in layer), None)
+        if layer is None:
+            layers.append(layer := {})
+        layer[element] = position
+    return [np.asarray(list(layer.values()), dtype=np.int64) for layer in layers]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from itertools import accumulate
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -12,22 +13,15 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from ..properties import ALL_PROPERTIES, SELF_ADJOINT, STIEFEL, SYMMETRIC, UNITARY
-from .banded import scatter_dense
+from .banded import block_diagonal, scatter_dense
 from .base import LinearOperator
-from .context import common_batch, common_context, concat_batches
-from .convert import as_operators, operator_list
+from .context import common_batch, common_context, concat_batches, spread
+from .convert import as_operators, flattened, operator_list
 from .dense import Dense, Triangular
 from .diagonal import Diagonal, Identity, Zero
 from .neutral import dense_part
 from .transposed import are_adjoint, are_transposed
-from .tree import (
-    adjoint_operands,
-    conjugate_operands,
-    memo,
-    operand_flops,
-    shared,
-    transpose_operands,
-)
+from .tree import Shape, images, memo, operand_flops, operand_images, shared
 
 # up to which a copy of a block, or of the places of its entries, costs less than a call for each
 SMALL_BLOCK_ENTRIES = 2**12
@@ -48,10 +42,8 @@ class BlockDiag(LinearOperator):
     operands: tuple[LinearOperator, ...]
 
     def __new__(cls, *operands: Any) -> Any:
-        blocks: list[LinearOperator] = []
         given = operator_list("BlockDiag", operands)
-        for A in given:
-            blocks.extend(A.operands if isinstance(A, BlockDiag) else (A,))
+        blocks = flattened(BlockDiag, given)
         batch = common_batch("BlockDiag", blocks)
         context = common_context("BlockDiag", blocks)
         if len(blocks) == 1:
@@ -59,25 +51,23 @@ class BlockDiag(LinearOperator):
         if context.backend is None and all(isinstance(A, Identity) for A in blocks):
             return Identity(sum(A.shape[-1] for A in blocks))
         if all(isinstance(A, Diagonal) for A in blocks):
-            xp = blocks[0].xp
-            parts = [xp.broadcast_to(A.d, (*batch, A.shape[-1])) for A in blocks]  # type: ignore[attr-defined]
-            return Diagonal(xp.concat(parts, axis=-1))
+            parts = [spread(A.d, batch, 1) for A in blocks]
+            return Diagonal(blocks[0].xp.concat(parts, axis=-1))
         whole = cls._of(tuple(blocks))
         # what was claimed of nested blocks
         return whole if len(blocks) == len(given) else whole._claim(shared(given))
 
     @memo
-    def shape(self) -> tuple[int, ...]:
-        batch = common_batch("", self.operands)
+    def shape(self) -> Shape:
         return (
-            *batch,
+            *common_batch("", self.operands),
             sum(A.shape[-2] for A in self.operands),
             sum(A.shape[-1] for A in self.operands),
         )
 
     _inherited = ALL_PROPERTIES
 
-    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
+    _transpose, _adjoint, _conj = operand_images
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
@@ -87,27 +77,17 @@ class BlockDiag(LinearOperator):
             Y = blocks._matmat(xp.reshape(X, (*X.shape[:-2], count, n, X.shape[-1])))
             return xp.reshape(Y, (*Y.shape[:-3], count * m, X.shape[-1]))
         parts = split_rows(X, [A.shape[-1] for A in self.operands])
-        products = [A @ part for A, part in zip(self.operands, parts, strict=True)]
+        products = [A @ part for A, part in zip(self.operands, parts)]
         return concat_batches(xp, products, axis=-2)
 
     def _to_dense(self) -> Array:
         if not _are_many_and_small(self.operands):
-            numbered = list(enumerate(self.operands))
-            grid = [
-                [A if i == j else Zero(A.shape[-2], B.shape[-1], like=self) for j, B in numbered]
-                for i, A in numbered
-            ]
-            return dense_grid(self, grid)
-        blocks = self.stack()
-        if blocks is None:
-            sizes = zip(*[A.shape[-2:] for A in self.operands])
-            starts = [list(accumulate(each, initial=0))[:-1] for each in sizes]
-            return scatter_blocks(self, [dense_part(A, self) for A in self.operands], *starts)
-        count, m, n = blocks.shape[-3:]
-        rows, columns = (np.arange(count * size).reshape(count, size) for size in (m, n))
-        places = rows[:, :, None] * self.shape[-1] + columns[:, None, :]
-        values = self.xp.reshape(blocks.to_dense(), (*self.batch_shape, count * m * n))
-        return scatter_dense(self, values, places.reshape(-1))
+            blocks = [dense_part(A, self) for A in self.operands]
+            return self.xp.broadcast_to(block_diagonal(self.xp, blocks), self.shape)
+        starts = [
+            accumulate(sizes, initial=0) for sizes in zip(*(A.shape[-2:] for A in self.operands))
+        ]
+        return scatter_blocks(self, list(zip(self.operands, *starts)), self.stack())
 
     def has_alike_blocks(self) -> bool:
         """Whether the blocks are several matrices, or triangles, of one size and dtype."""
@@ -116,8 +96,7 @@ class BlockDiag(LinearOperator):
             return False
 
         def kind(B: Any) -> tuple:
-            sides = (B.lower, B.unit) if type(B) is Triangular else ()
-            return B.A.shape, B.A.dtype, sides
+            return B.A.shape, B.A.dtype, *[getattr(B, name) for name in B._fields[1:]]
 
         like = kind(first)
         return all(type(B) is type(first) and kind(B) == like for B in self.operands)
@@ -128,10 +107,8 @@ class BlockDiag(LinearOperator):
         if not self.has_alike_blocks():
             return None
         A = self.xp.stack([block.A for block in blocks], axis=-3)
-        known = self.properties & ~(UNITARY | STIEFEL)
-        if isinstance(blocks[0], Dense):
-            return Dense._of(A)._claim(known)
-        return Triangular._of(A, blocks[0].lower, blocks[0].unit)._claim(known)
+        sides = [getattr(blocks[0], name) for name in blocks[0]._fields[1:]]
+        return type(blocks[0])._of(A, *sides)._claim(self.properties & ~(UNITARY | STIEFEL))
 
     _flops = operand_flops
 
@@ -172,19 +149,16 @@ class Block(LinearOperator):
         return tuple(A for row in self.blocks for A in row)
 
     @memo
-    def shape(self) -> tuple[int, ...]:
-        batch = common_batch("", self.operands)
+    def shape(self) -> Shape:
         return (
-            *batch,
+            *common_batch("", self.operands),
             sum(row[0].shape[-2] for row in self.blocks),
             sum(A.shape[-1] for A in self.blocks[0]),
         )
 
-    def _transpose(self) -> LinearOperator:
-        return Block([[A.T for A in column] for column in zip(*self.blocks, strict=True)])
-
-    def _adjoint(self) -> LinearOperator:
-        return Block([[A.H for A in column] for column in zip(*self.blocks, strict=True)])
+    _transpose, _adjoint = images(
+        lambda self, image: Block([[image(A) for A in column] for column in zip(*self.blocks)])
+    )[:2]
 
     def _conj(self) -> LinearOperator:
         return Block([[A.conj() for A in row] for row in self.blocks])
@@ -193,16 +167,26 @@ class Block(LinearOperator):
         parts = split_rows(X, [A.shape[-1] for A in self.blocks[0]])
         rows = []
         for row in self.blocks:
-            products = [
-                A @ part for A, part in zip(row, parts, strict=True) if not isinstance(A, Zero)
-            ]
-            rows.append(
-                reduce(lambda total, Y: total + Y, products) if products else row[0] @ parts[0]
-            )
+            products = [A @ part for A, part in zip(row, parts) if not isinstance(A, Zero)]
+            rows.append(reduce(add, products) if products else row[0] @ parts[0])
         return concat_batches(namespace_of(X), rows, axis=-2)
 
     def _to_dense(self) -> Array:
-        return dense_grid(self, self.blocks)
+        """Its rows of blocks joined; or, where there are zeros among small ones, the others put
+        into it by one scatter."""
+        xp = self.xp
+        below = list(accumulate((row[0].shape[-2] for row in self.blocks), initial=0))
+        beside = list(accumulate((A.shape[-1] for A in self.blocks[0]), initial=0))
+        found = [
+            (A, i, j)
+            for i, row in zip(below, self.blocks)
+            for j, A in zip(beside, row)
+            if not isinstance(A, Zero)
+        ]
+        if 0 < len(found) < len(self.operands) and _are_many_and_small([A for A, _, _ in found]):
+            return scatter_blocks(self, found)
+        rows = [concat_batches(xp, [dense_part(A, self) for A in row], -1) for row in self.blocks]
+        return xp.broadcast_to(concat_batches(xp, rows, axis=-2), self.shape)
 
     @property
     def _flops(self) -> float:
@@ -247,30 +231,7 @@ def vstack(*operators: Any) -> LinearOperator:
 def split_rows(X: Array, sizes: Sequence[int]) -> list[Array]:
     """X cut along its rows into pieces of these sizes (views where the framework has them)."""
     ends = list(accumulate(sizes))
-    return [X[..., end - size : end, :] for end, size in zip(ends, sizes, strict=True)]
-
-
-def dense_grid(whole: LinearOperator, grid: Any) -> Array:
-    """The matrix of a grid of operators: its rows of blocks joined; or, where there are zeros among
-    small ones, the others put into it by one scatter."""
-    xp = whole.xp
-    below = list(accumulate((row[0].shape[-2] for row in grid), initial=0))
-    beside = list(accumulate((A.shape[-1] for A in grid[0]), initial=0))
-    found = [
-        (A, i, j)
-        for i, row in zip(below, grid)
-        for j, A in zip(beside, row)
-        if not isinstance(A, Zero)
-    ]
-    if 0 < len(found) < len(grid) * len(grid[0]) and _are_many_and_small([A for A, _, _ in found]):
-        return scatter_blocks(
-            whole,
-            [dense_part(A, whole) for A, _, _ in found],
-            [i for _, i, _ in found],
-            [j for _, _, j in found],
-        )
-    rows = [concat_batches(xp, [dense_part(A, whole) for A in row], axis=-1) for row in grid]
-    return xp.broadcast_to(concat_batches(xp, rows, axis=-2), whole.shape)
+    return [X[..., end - size : end, :] for end, size in zip(ends, sizes)]
 
 
 def _are_many_and_small(blocks: Sequence[LinearOperator]) -> bool:
@@ -281,19 +242,24 @@ def _are_many_and_small(blocks: Sequence[LinearOperator]) -> bool:
 
 
 def scatter_blocks(
-    whole: LinearOperator, blocks: list[Array], rows: list[int], columns: list[int]
+    whole: LinearOperator, found: list[tuple[Any, int, int]], stack: LinearOperator | None = None
 ) -> Array:
     """The matrix with these blocks, whose first entries are at these rows and columns, and zeros
-    elsewhere."""
-    xp, n = whole.xp, whole.shape[-1]
+    elsewhere. Blocks that are alike may be given as one operator as well."""
+    xp, batch, n = whole.xp, whole.batch_shape, whole.shape[-1]
     places, values = [], []
-    for A, i, j in zip(blocks, rows, columns, strict=True):
+    for A, i, j in found:
         height, width = A.shape[-2:]
         places.append((np.arange(i, i + height)[:, None] * n + np.arange(j, j + width)).reshape(-1))
-        flat = xp.reshape(A, (*A.shape[:-2], height * width))
-        values.append(xp.broadcast_to(flat, (*whole.batch_shape, height * width)))
-    together = xp.astype(xp.concat(values, axis=-1), whole.dtype)
-    return scatter_dense(whole, together, np.concatenate(places))
+        if stack is None:
+            flat = xp.reshape(dense_part(A, whole), (*A.batch_shape, height * width))
+            values.append(spread(flat, batch, 1))
+    together = np.concatenate(places)
+    if stack is None:
+        entries = xp.astype(xp.concat(values, axis=-1), whole.dtype)
+    else:
+        entries = xp.reshape(stack.to_dense(), (*batch, len(together)))
+    return scatter_dense(whole, entries, together)
 
 
 def _checked_grid(blocks: Any) -> list[list[LinearOperator]]:
@@ -308,13 +274,7 @@ def _checked_grid(blocks: Any) -> list[list[LinearOperator]]:
         )
     operators = iter(as_operators(A for row in blocks for A in row if A is not None))
     given = [[None if A is None else next(operators) for A in row] for row in blocks]
-    heights = [
-        _size("row", i, [A.shape[-2] for A in row if A is not None]) for i, row in enumerate(given)
-    ]
-    widths = [
-        _size("column", j, [A.shape[-1] for A in column if A is not None])
-        for j, column in enumerate(zip(*given, strict=True))
-    ]
+    heights, widths = _sizes("row", given, -2), _sizes("column", zip(*given), -1)
     anchor = next((A for row in given for A in row if A is not None and not A.is_neutral), None)
     return [
         [Zero(heights[i], widths[j], like=anchor) if A is None else A for j, A in enumerate(row)]
@@ -322,15 +282,20 @@ def _checked_grid(blocks: Any) -> list[list[LinearOperator]]:
     ]
 
 
-def _size(what: str, i: int, sizes: list[int]) -> int:
-    if len(set(sizes)) != 1:
-        reason = (
-            f"blocks of different sizes {sizes}"
-            if sizes
-            else "nothing but None, so its size is unknown"
-        )
-        raise ShapeError(f"Block: {what} {i} has {reason}.")
-    return sizes[0]
+def _sizes(what: str, lines: Iterable[Any], axis: int) -> list[int]:
+    """The common size of the blocks of each row, or column."""
+    found = []
+    for i, line in enumerate(lines):
+        sizes = [A.shape[axis] for A in line if A is not None]
+        if len(set(sizes)) != 1:
+            reason = (
+                f"blocks of different sizes {sizes}"
+                if sizes
+                else "nothing but None, so its size is unknown"
+            )
+            raise ShapeError(f"Block: {what} {i} has {reason}.")
+        found.append(sizes[0])
+    return found
 
 
 def _mirrored(grid: list[list[LinearOperator]]) -> int:
@@ -340,9 +305,9 @@ def _mirrored(grid: list[list[LinearOperator]]) -> int:
     if any(len(row) != k for row in grid):
         return 0
     pairs = [(grid[i][j], grid[j][i]) for i in range(k) for j in range(i + 1)]
-    both_zero = [isinstance(A, Zero) and isinstance(B, Zero) for A, B in pairs]
+    pairs = [(A, B) for A, B in pairs if not (isinstance(A, Zero) and isinstance(B, Zero))]
     mask = 0
     for known, are_images in ((SELF_ADJOINT, are_adjoint), (SYMMETRIC, are_transposed)):
-        if all(z or are_images(A, B) for z, (A, B) in zip(both_zero, pairs, strict=True)):
+        if all(are_images(A, B) for A, B in pairs):
             mask |= known
     return mask

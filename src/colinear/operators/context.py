@@ -3,8 +3,9 @@ when these do not fit together."""
 
 from __future__ import annotations
 
+import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from .. import backends
 from ..backends import Array, namespace_of
 from ..errors import BackendError, DeviceError, DtypeError, ShapeError
+from .tree import Shape
 
 
 class Context(NamedTuple):
@@ -59,10 +61,7 @@ def split_number(c: Any, what: str) -> tuple[Any, Any]:
     if not isinstance(c, np.generic):
         return complex(c) if isinstance(c, complex) else float(c), None
     check_dtype(what, c.dtype)
-    number = c.item()
-    if c.dtype.char in USUAL_DTYPES:
-        return number, type(c)
-    return float(number), None
+    return (c.item(), type(c)) if c.dtype.char in USUAL_DTYPES else (float(c), None)
 
 
 # the characters of float16, float32, float64, complex64 and complex128 in NumPy
@@ -91,7 +90,7 @@ def known_in(context: Context) -> dict[str, Any]:
 _KNOWN: dict[tuple[type, Any], dict[str, Any]] = {}
 
 
-def of_array(cls: type, name: str, x: Array, shape: tuple[int, ...]) -> Any:
+def of_array(cls: type, name: str, x: Array, shape: Shape) -> Any:
     """An operator of one array and this shape, which knows at once all that follows from a NumPy
     array: small problems are mostly made of these. For families whose properties do not depend on
     the array but for its dtype."""
@@ -188,11 +187,8 @@ def from_numpy(what: str, xp: Any, x: Array) -> Array:
     own = namespace_of(x)
     if own.name == "numpy" and xp.name == "jax":
         return xp.asarray(x)
-    how = (
-        "the array: torch.from_numpy(x), or the operator: "
-        if (own.name, xp.name) == ("numpy", "torch")
-        else "one: "
-    )
+    is_torch = (own.name, xp.name) == ("numpy", "torch")
+    how = "the array: torch.from_numpy(x), or the operator: " if is_torch else "one: "
     raise BackendError(
         f"{what}: the operator is a {xp.name} one and the array is {own.name}'s. Convert "
         f"{how}A.to(backend={own.name!r})."
@@ -214,20 +210,15 @@ def context_of(what: str, leaves: Any) -> Context:
                 f"{what}: arrays of {xp.name} and {own.name} do not mix. Convert one, or use "
                 "A.to(backend=...)."
             )
-        here = own.device_of(leaf)
-        check_device(what, device, here)
+        check_device(what, device, here := own.device_of(leaf))
         device = here if device is None else device
         if own.is_floating(leaf):
             floats.append(leaf.dtype)
     if xp is None:
         return NEUTRAL
-    dtype = (
-        xp.default_float()
-        if not floats
-        else floats[0]
-        if len(set(floats)) == 1
-        else xp.result_type(*floats)
-    )
+    dtype = floats[0] if floats else xp.default_float()
+    if len(set(floats)) > 1:
+        dtype = xp.result_type(*floats)
     return Context(xp.name, dtype, device)
 
 
@@ -271,12 +262,18 @@ def join_dtypes(xp: Any, dtype: Any, neutral: Any) -> Any:
     return dtype if neutral == dtype else xp.result_type(dtype, neutral)
 
 
+def promoted(X: Array, dtype: Any) -> Array:
+    """X in the dtype that it and a neutral operator's have in common; X itself where the
+    operator was told none."""
+    if dtype is None or dtype is X.dtype:
+        return X
+    xp = namespace_of(X)
+    return xp.astype(X, join_dtypes(xp, X.dtype, dtype))
+
+
 def _dtype_of(xp: Any, dtype: Any) -> Any:
-    return (
-        xp.dtype_from(np.dtype(dtype).name)
-        if isinstance(dtype, (np.dtype, type)) and xp.name == "torch"
-        else dtype
-    )
+    is_foreign = isinstance(dtype, (np.dtype, type)) and xp.name == "torch"
+    return xp.dtype_from(np.dtype(dtype).name) if is_foreign else dtype
 
 
 def given_context(what: str, like: Any, dtype: Any) -> Context:
@@ -286,45 +283,36 @@ def given_context(what: str, like: Any, dtype: Any) -> Context:
         return NEUTRAL
     if isinstance(like, Context):
         return like
-    if like is None and type(dtype).__module__.partition(".")[0] == "torch":
-        like = "torch"
-    if like is None or (hasattr(type(like), "_matmat") and like.is_neutral):
-        try:
-            found = np.dtype(dtype) if dtype is not None else like._context.dtype
-        except TypeError as error:
-            raise DtypeError(f"{what}: {dtype!r} is not a dtype.") from error
-        if (
-            isinstance(found, np.dtype)
-            and found.char not in USUAL_DTYPES
-            and found.name != "bfloat16"
-        ):
-            raise _not_floating(what, found.name)
-        return Context(None, found)
-    if isinstance(like, str):
-        backend, own, device = backends.get(like).name, None, None
+    if like is None:
+        own = Context("torch" if type(dtype).__module__.partition(".")[0] == "torch" else None)
+    elif isinstance(like, str):
+        own = Context(backends.get(like).name)
     elif hasattr(type(like), "_matmat"):
-        backend, own, device = like._context
+        own = like._context
     elif namespace_of(like) is not None:
-        backend, own, device = context_of(what, (like,))
+        own = context_of(what, (like,))
     else:
         raise DtypeError(
             f"{what}: like= is a {type(like).__name__}; expected an array, an operator or a "
             "framework's name."
         )
-    xp = backends.get(backend)
-    found = (
-        xp.dtype_from(dtype) if dtype is not None else xp.default_float() if own is None else own
-    )
-    if not xp.is_floating(found):
-        raise _not_floating(what, xp.dtype_name(found))
-    return Context(backend, found, device)
-
-
-def _not_floating(what: str, name: str) -> DtypeError:
-    return DtypeError(
-        f"{what}: dtype={name}; operators are real or complex floating point (float16 to "
-        "complex128)."
-    )
+    xp = backends.get(own.backend or "numpy")
+    if own.backend is None:
+        try:
+            found = own.dtype if dtype is None else np.dtype(dtype)
+        except TypeError as error:
+            raise DtypeError(f"{what}: {dtype!r} is not a dtype.") from error
+        if not isinstance(found, np.dtype) or found.name == "bfloat16":  # a number's, or none
+            return Context(None, found)
+    else:
+        found = own.dtype if dtype is None else xp.dtype_from(dtype)
+        found = xp.default_float() if found is None else found
+    if not xp.is_floating(found) or getattr(found, "char", "d") in "gG":
+        raise DtypeError(
+            f"{what}: dtype={xp.dtype_name(found)}; operators are real or complex floating point "
+            "(float16 to complex128)."
+        )
+    return own._replace(dtype=found)
 
 
 def as_arrays(what: str, *values: Any, min_ndim: int = 0) -> tuple[Array, ...]:
@@ -336,25 +324,20 @@ def as_arrays(what: str, *values: Any, min_ndim: int = 0) -> tuple[Array, ...]:
     else:
         return values
     arrays = [as_array(x, what, min_ndim=min_ndim) for x in values]
-    # takes NumPy's arrays
-    if (in_jax := next((x for x in arrays if namespace_of(x).name == "jax"), None)) is not None:
-        xp = namespace_of(in_jax)
-        values = tuple(
-            xp.asarray(x) if isinstance(given, np.ndarray) else given
+    if any(namespace_of(x).name == "jax" for x in arrays):  # takes NumPy's arrays
+        xp = backends.get("jax")
+        arrays = [
+            xp.asarray(x) if isinstance(given, np.ndarray) else x
             for given, x in zip(values, arrays)
-        )
-        arrays = [x if namespace_of(given) is None else given for given, x in zip(values, arrays)]
-    first = next((x for x in values if namespace_of(x) is not None), None)
-    if first is not None:
-        xp, leading = namespace_of(first), as_array(first, what)
-        for i, given in enumerate(values):
-            if namespace_of(given) is None:
-                dtype = (
-                    xp.complex_dtype(leading.dtype)
-                    if arrays[i].dtype.kind == "c"
-                    else xp.real_dtype(leading.dtype)
-                )
-                arrays[i] = xp.asarray(arrays[i], dtype=dtype, device=xp.device_of(leading))
+        ]
+    is_given = [namespace_of(x) is not None for x in values]
+    if True in is_given:
+        first = arrays[is_given.index(True)]
+        xp = namespace_of(first)
+        for i, x in enumerate(arrays):
+            if not is_given[i]:
+                kind = xp.complex_dtype if x.dtype.kind == "c" else xp.real_dtype
+                arrays[i] = xp.asarray(x, dtype=kind(first.dtype), device=xp.device_of(first))
     context_of(what, arrays)  # mixed frameworks or devices are refused here
     return tuple(arrays)
 
@@ -364,12 +347,10 @@ def told_by_number(context: Context, carried: Any) -> Context:
     `split_number`), or None."""
     if carried is None:
         return context
-    backend, dtype, device = context
-    return Context(
-        backend,
-        carried if dtype is None else join_dtypes(backends.get(backend or "numpy"), dtype, carried),
-        device,
-    )
+    if context.dtype is not None:
+        xp = backends.get(context.backend or "numpy")
+        carried = join_dtypes(xp, context.dtype, carried)
+    return context._replace(dtype=carried)
 
 
 def check_device(what: str, first: Any, second: Any) -> None:
@@ -383,7 +364,7 @@ def check_device(what: str, first: Any, second: Any) -> None:
         )
 
 
-def common_batch(what: str, operands: Any) -> tuple[int, ...]:
+def common_batch(what: str, operands: Any) -> Shape:
     """The batch shape of a composition."""
     first = operands[0].shape[:-2]
     for A in operands:
@@ -392,7 +373,7 @@ def common_batch(what: str, operands: Any) -> tuple[int, ...]:
     return first
 
 
-def broadcast_batches(*shapes: tuple[int, ...], what: str = "") -> tuple[int, ...]:
+def broadcast_batches(*shapes: Shape, what: str = "") -> Shape:
     """Batch shapes broadcast as NumPy's, with an error of ours."""
     if not any(shapes):
         return ()
@@ -410,14 +391,26 @@ def broadcast_batches(*shapes: tuple[int, ...], what: str = "") -> tuple[int, ..
     return tuple(result)
 
 
+def spread(x: Array, batch: Shape, own: int = 2) -> Array:
+    """An array with this batch shape in front of `own` dimensions of its own."""
+    return namespace_of(x).broadcast_to(x, (*batch, *x.shape[x.ndim - own :]))
+
+
 def concat_batches(xp: Any, parts: Sequence[Array], axis: int) -> Array:
     """Matrices side by side (axis -1) or on top of each other (-2), their batch shapes
     broadcast."""
     batches = {part.shape[:-2] for part in parts}
     if len(batches) > 1:
         batch = broadcast_batches(*batches)
-        parts = [xp.broadcast_to(part, (*batch, *part.shape[-2:])) for part in parts]
+        parts = [spread(part, batch) for part in parts]
     return xp.concat(list(parts), axis=axis)
+
+
+def as_one_block(multiply: Callable[[Array], Array], X: Array) -> Array:
+    """A X for a batch of blocks X, whose columns are those of one block, and one matrix A."""
+    xp, (*batch, n, k) = namespace_of(X), X.shape
+    Y = multiply(xp.reshape(xp.moveaxis(X, -2, 0), (n, math.prod(batch) * k)))
+    return xp.moveaxis(xp.reshape(Y, (Y.shape[0], *batch, k)), 0, -2)
 
 
 def zero_product(A: Any, X: Array) -> Array:
@@ -427,7 +420,7 @@ def zero_product(A: Any, X: Array) -> Array:
     return xp.zeros((*batch, A.shape[-2], X.shape[-1]), dtype=dtype, device=xp.device_of(X))
 
 
-def misfit(A: Any, shape: tuple[int, ...]) -> str:
+def misfit(A: Any, shape: Shape) -> str:
     """What is wrong with a right side of this shape."""
     m, n = A.shape[-2:]
     return (

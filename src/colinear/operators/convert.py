@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numbers
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,16 @@ from .. import backends
 from ..backends import Array, namespace_of
 from ..errors import BackendError, DtypeError, ShapeError
 from .base import LinearOperator
-from .context import Context, as_array, check_dtype, join_dtypes, plain_array, told_by_number
+from .context import (
+    Context,
+    as_array,
+    as_one_block,
+    check_dtype,
+    is_complex_number,
+    join_dtypes,
+    plain_array,
+    told_by_number,
+)
 from .tree import map_parts
 
 # ------------------------------------------------------------------ in
@@ -68,7 +77,9 @@ def as_operators(operands: Iterable[Any]) -> list[LinearOperator]:
 
 
 def _is_jax(x: Any) -> bool:
-    xp = (None if x.is_neutral else x.xp) if isinstance(x, LinearOperator) else namespace_of(x)
+    if isinstance(x, LinearOperator):
+        return x._context.backend == "jax"
+    xp = namespace_of(x)
     return xp is not None and xp.name == "jax"
 
 
@@ -98,25 +109,23 @@ def _multiplies(x: Any) -> bool:
 def _dense(x: Any, xp: Any) -> LinearOperator:
     if xp is not None and x.ndim >= 2:
         return Dense(x)
-    if x is None or isinstance(x, (str, bytes, dict, set, type)) or callable(x):
+    if callable(x) or not (
+        xp is not None
+        or isinstance(x, (list, tuple, numbers.Number, np.generic))
+        or hasattr(x, "__array__")
+    ):
+        given = f"the string {x[:20]!r}" if isinstance(x, str) else type(x).__name__
         advice = (
             " Use MatrixFree(matmat, shape) for a function."
             if callable(x) and not isinstance(x, type)
             else ""
         )
         raise DtypeError(
-            f"as_operator: expected a matrix or a linear operator, not {_describe(x)}.{advice}"
+            "as_operator: expected a matrix or a linear operator, not "
+            f"{'None' if x is None else given}.{advice}"
         )
     x = plain_array(x, "as_operator")
-    if (
-        namespace_of(x) is None
-        and not isinstance(x, (list, tuple, numbers.Number, np.generic))
-        and not hasattr(x, "__array__")
-    ):
-        raise DtypeError(
-            f"as_operator: expected a matrix or a linear operator, not {_describe(x)}."
-        )
-    ndim = x.ndim if namespace_of(x) is not None else np.ndim(x)
+    ndim = np.ndim(x)
     if ndim < 2:
         advice = (
             "Use Diagonal(d) for a diagonal matrix, x[:, None] for a column."
@@ -128,16 +137,6 @@ def _dense(x: Any, xp: Any) -> LinearOperator:
             f"{advice}"
         )
     return Dense(x)
-
-
-def _describe(x: Any) -> str:
-    return (
-        "None"
-        if x is None
-        else f"the string {x[:20]!r}"
-        if isinstance(x, str)
-        else f"{type(x).__name__}"
-    )
 
 
 def _matrix_free(x: Any) -> LinearOperator:
@@ -172,26 +171,19 @@ class _ForeignProduct:
         self.__name__ = type(operator).__name__
 
     def __call__(self, X: Array) -> Array:
-        # a batch of blocks as one wide block
-        columns = np.reshape(np.moveaxis(X, -2, 0), (X.shape[-2], -1))
+        return as_one_block(self._multiply, X)
+
+    def _multiply(self, columns: Array) -> Array:
         multiply = getattr(self.operator, self.block, None)
         if callable(multiply):
-            product = np.asarray(multiply(columns))
-        else:
-            single = getattr(self.operator, self.vector)
-            parts = [np.reshape(single(column), (-1,)) for column in columns.T]
-            rows = self.operator.shape[0 if self.vector == "matvec" else 1]
-            product = np.stack(parts, axis=-1) if parts else np.zeros((rows, 0), dtype=X.dtype)
-        return np.moveaxis(
-            np.reshape(product, (product.shape[0], *X.shape[:-2], X.shape[-1])), 0, -2
-        )
+            return np.asarray(multiply(columns))
+        single = getattr(self.operator, self.vector)
+        parts = [np.reshape(single(column), (-1,)) for column in columns.T]
+        rows = self.operator.shape[0 if self.vector == "matvec" else 1]
+        return np.stack(parts, axis=-1) if parts else np.zeros((rows, 0), dtype=columns.dtype)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, _ForeignProduct)
-            and self.operator is other.operator
-            and self.block == other.block
-        )
+        return isinstance(other, _ForeignProduct) and hash(self) == hash(other)
 
     def __hash__(self) -> int:
         return hash((id(self.operator), self.block))
@@ -227,11 +219,12 @@ def move(
         raise DtypeError(
             f"to: dtype={target.dtype_name(wanted)}; operators are real or complex floating point."
         )
-    if wanted is not None and not target.is_complex(wanted) and _holds_complex(A):
-        raise DtypeError(
-            f"to: the operator is {A.xp.dtype_name(A.dtype)} and "
-            f"dtype={target.dtype_name(wanted)} would drop imaginary parts."
-        )
+    if wanted is not None and not target.is_complex(wanted):
+        if A.is_complex or any(map(is_complex_number, A.leaves())):
+            raise DtypeError(
+                f"to: the operator is {A.xp.dtype_name(A.dtype)} and "
+                f"dtype={target.dtype_name(wanted)} would drop imaginary parts."
+            )
     if device is not None:
         # "cuda" is "cuda:0", say
         device = target.device_of(target.to_device(target.zeros(()), device))
@@ -268,11 +261,7 @@ def _kind_of_place(place: Any) -> str:
             return "dtype"
         except DtypeError:
             pass
-    elif (
-        isinstance(place, int)
-        or type(place).__name__ in ("device", "Device")
-        or "Sharding" in type(place).__name__
-    ):
+    elif isinstance(place, int) or type(place).__name__.endswith(("device", "Device", "Sharding")):
         return "device"
     names = ", ".join(map(repr, backends.KNOWN))
     raise ValueError(
@@ -360,16 +349,14 @@ class _Move(NamedTuple):
                 f"to: {type(A).__name__} multiplies by a function of {source.name}'s arrays, "
                 f"which cannot be moved to {self.target.name}."
             )
-        dtype = self.dtype
-        if dtype is None and context.dtype is not None:
-            is_number = isinstance(context.dtype, type)
-            dtype = (
-                context.dtype
-                if is_number
-                else _dtype_for(self.target, source.dtype_name(context.dtype))
-            )
-            if is_number and not self.stays_neutral:
-                dtype = join_dtypes(self.target, self.target.default_float(), context.dtype)
+        dtype, own = self.dtype, context.dtype
+        if dtype is None and own is not None:
+            if not isinstance(own, type):
+                dtype = _dtype_for(self.target, source.dtype_name(own))
+            elif self.stays_neutral:
+                dtype = own
+            else:
+                dtype = join_dtypes(self.target, self.target.default_float(), own)
         if self.stays_neutral:
             return Context(None, dtype, None)
         return Context(
@@ -379,35 +366,16 @@ class _Move(NamedTuple):
         )
 
 
-def _holds_complex(A: LinearOperator) -> bool:
-    if A.is_complex:
-        return True
-    return any(
-        isinstance(leaf, complex)
-        or ((xp := namespace_of(leaf)) is not None and xp.is_complex(leaf))
-        for leaf in A.leaves()
-    )
-
-
 def _dtype_for(xp: Any, dtype: Any) -> Any:
     """A dtype of one framework, named by a string or by any framework's own object."""
-    for candidate in _spellings(dtype):
+    for spelling in (lambda dtype: dtype, *(other.dtype_name for other in backends.loaded())):
         try:
-            found = xp.dtype_from(candidate)
+            found = xp.dtype_from(spelling(dtype))
         except (TypeError, ValueError, AttributeError, KeyError):
             continue
         if found is not None:
             return found
     raise DtypeError(f"to: {dtype!r} is not a dtype that {xp.name} has.")
-
-
-def _spellings(dtype: Any) -> Iterator[Any]:
-    yield dtype
-    for other in backends.loaded():
-        try:
-            yield other.dtype_name(dtype)
-        except (TypeError, ValueError, AttributeError, KeyError):
-            continue
 
 
 # ------------------------------------------------------------------ out
@@ -423,38 +391,36 @@ def to_scipy(A: LinearOperator) -> Any:
             f"to_scipy: the operator has batch shape {A.batch_shape}; SciPy's have none. Take "
             "one: A[0]."
         )
-    dtype = _numpy_dtype(A)
+    xp, device, dtype = A.xp, A._context.device, A.xp.dtype_name(A.dtype)
 
-    def product(operator: Callable[[], LinearOperator]) -> Callable[[Any], Any]:
-        def multiply(X: Any) -> Any:
-            B = operator()
-            product = B.xp.to_numpy(
-                B @ B.xp.asarray(X, dtype=_common(B, X), device=B._context.device)
-            )
-            # SciPy works in place; JAX lends its memory to read
-            return product if product.flags.writeable else product.copy()
+    def multiply(B: LinearOperator, X: Any) -> Any:
+        met = xp.complex_dtype(A.dtype) if np.iscomplexobj(X) else A.dtype
+        product = xp.to_numpy(B @ xp.asarray(X, dtype=met, device=device))
+        # SciPy works in place; JAX lends its memory to read
+        return product if product.flags.writeable else product.copy()
 
-        return multiply
+    def forward(X: Any) -> Any:
+        return multiply(A, X)
+
+    def back(X: Any) -> Any:
+        return multiply(A.H, X)
 
     return SciPyOperator(
         shape=A.shape,
-        dtype=dtype,
-        matvec=product(lambda: A),
-        matmat=product(lambda: A),
-        rmatvec=product(lambda: A.H),
-        rmatmat=product(lambda: A.H),
+        dtype=np.dtype(np.float32 if dtype == "bfloat16" else dtype),
+        matvec=forward,
+        matmat=forward,
+        rmatvec=back,
+        rmatmat=back,
     )
 
 
-def _common(A: LinearOperator, X: Any) -> Any:
-    """The dtype in which a NumPy block meets A: A's own, or its complex counterpart for a
-    complex block."""
-    return A.xp.complex_dtype(A.dtype) if np.iscomplexobj(X) else A.dtype
-
-
-def _numpy_dtype(A: LinearOperator) -> Any:
-    name = A.xp.dtype_name(A.dtype)
-    return np.dtype(np.float32 if name == "bfloat16" else name)
+def flattened(family: Any, operators: Iterable[Any]) -> list[Any]:
+    """The operators, each of this family replaced by its operands."""
+    found: list[Any] = []
+    for A in operators:
+        found.extend(A.operands if isinstance(A, family) else (A,))
+    return found
 
 
 def operator_list(what: str, operands: tuple[Any, ...]) -> list[LinearOperator]:

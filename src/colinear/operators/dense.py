@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array
+from ..backends import Array, adjoint
 from ..errors import DtypeError
 from .base import LinearOperator
 from .context import as_array, kind_of, of_array
-from .tree import conjugate_leaves, memo
+from .tree import Shape, conjugate_leaves, memo
 
 # A matrix that is stored.
 
@@ -39,14 +39,14 @@ class Dense(LinearOperator):
         return of_array(cls, "A", A := as_array(A, "Dense", min_ndim=2), tuple(A.shape))
 
     @memo
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return tuple(self.A.shape)
 
     def _transpose(self) -> LinearOperator:
         return Dense._of(self.xp.matrix_transpose(self.A))
 
     def _adjoint(self) -> LinearOperator:
-        return Dense._of(self.xp.conj(self.xp.matrix_transpose(self.A)))
+        return Dense._of(adjoint(self.xp, self.A))
 
     _conj = conjugate_leaves
 
@@ -107,7 +107,7 @@ class Triangular(LinearOperator):
         return cls._of(as_array(A, "Triangular", min_ndim=2), bool(lower), bool(unit))
 
     @memo
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return tuple(self.A.shape)
 
     def _transpose(self) -> LinearOperator:
@@ -127,15 +127,17 @@ class Triangular(LinearOperator):
         return half(self.A, -1 if self.lower else 1) + ones
 
     def _matmat(self, X: Array) -> Array:
+        A: Any = self.A
         if (
             type(X) is np.ndarray
-            and X.dtype == self.A.dtype
+            and X.dtype == A.dtype
             and X.dtype.char in _BLAS
-            and _is_one_square(self.A)
-            and X.ndim <= 2
+            and X.ndim <= A.ndim == 2
+            and A.shape[0] == A.shape[1] > 0
+            and A.flags.forc
         ):
             # masking would take several times as long as the product
-            return _multiply(self.A, X, self.lower, self.unit)
+            return _multiply(A, X, self.lower, self.unit)
         return self.xp.matmul(self._matrix, X)
 
     _matvec = _matmat
@@ -157,14 +159,6 @@ class Triangular(LinearOperator):
 
 
 _BLAS = {"f": "s", "d": "d", "F": "c", "D": "z"}  # by NumPy's letter for the dtype
-
-
-def _is_one_square(A: Any) -> bool:
-    return (
-        A.ndim == 2
-        and A.shape[0] == A.shape[1] > 0
-        and (A.flags.c_contiguous or A.flags.f_contiguous)
-    )
 
 
 def _multiply(A: Any, X: Any, lower: bool, unit: bool) -> Any:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numbers
 from operator import index
 from typing import Any
 
 import numpy as np
 
-from .. import backends
 from ..backends import Array, namespace_of
 from ..errors import DtypeError, ShapeError
 from ..properties import (
@@ -21,20 +19,21 @@ from ..properties import (
 )
 from .base import LinearOperator
 from .context import (
+    NUMBERS,
     Context,
     as_array,
     context_of,
     given_context,
     is_complex_number,
     is_number,
-    join_dtypes,
     kind_of,
     of_array,
+    promoted,
     split_number,
     told_by_number,
 )
 from .printing import number_text
-from .tree import Scalar, conjugate_leaves, memo
+from .tree import Scalar, Shape, conjugate_leaves, itself, memo
 
 # A diagonal matrix.
 
@@ -60,7 +59,7 @@ class Diagonal(LinearOperator):
         return of_array(cls, "d", d, (*d.shape, d.shape[-1]))
 
     @memo
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         shape = self.d.shape
         return (*shape, shape[-1])
 
@@ -101,15 +100,6 @@ def size(value: Any, what: str) -> int:
     return n
 
 
-def promoted(X: Array, dtype: Any) -> Array:
-    """X in the dtype that it and a neutral operator's have in common; X itself where the
-    operator was told none."""
-    if dtype is None or dtype is X.dtype:
-        return X
-    xp = namespace_of(X)
-    return xp.astype(X, join_dtypes(xp, X.dtype, dtype))
-
-
 class Identity(LinearOperator):
     """The identity of n dimensions. A product costs nothing, and returns its right side.
 
@@ -138,23 +128,16 @@ class Identity(LinearOperator):
         return cls._of(size(n, "Identity"), given_context("Identity", like, dtype))
 
     @memo
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return (self.n, self.n)
 
-    def _conj(self) -> LinearOperator:
-        return self
+    _conj = itself
+    _flops = 0.0
 
     def _matmat(self, X: Array) -> Array:
         return promoted(X, self.context.dtype)
 
     _matvec = _matmat
-
-    def _to_dense(self) -> Array:
-        return self.xp.eye(self.n, **kind_of(self))
-
-    @property
-    def _flops(self) -> float:
-        return 0.0
 
     def _expression(self) -> str:
         return f"Identity({self.n})"
@@ -186,7 +169,7 @@ class ScaledIdentity(LinearOperator):
 
     def __new__(cls, c: Any, n: int, *, like: Any = None, dtype: Any = None) -> ScaledIdentity:
         n, context = size(n, "ScaledIdentity"), given_context("ScaledIdentity", like, dtype)
-        if isinstance(c, (numbers.Number, np.generic)):
+        if isinstance(c, NUMBERS):
             c, carried = split_number(c, "ScaledIdentity")
             context = told_by_number(context, carried)
         elif isinstance(c, (str, bytes)) or c is None:
@@ -199,18 +182,14 @@ class ScaledIdentity(LinearOperator):
                     raise DtypeError(
                         f"ScaledIdentity: c is {xp.name}'s and like= is {context.backend}'s."
                     )
-                c = (
-                    c
-                    if context.dtype is None
-                    else xp.astype(c, join_dtypes(xp, c.dtype, context.dtype))
-                )
+                c = promoted(c, context.dtype)
         self = cls._of(c, n, context)
         # as a claim the sign is still known under `jit`, where the value is not
         self.__dict__["_claims"] = known_of_scalar(c)
         return self
 
     @memo
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return (*getattr(self.c, "shape", ()), self.n, self.n)
 
     @property
@@ -226,21 +205,12 @@ class ScaledIdentity(LinearOperator):
             return self.context
         if not is_number(self.c):
             return context_of("ScaledIdentity", (self.c,))
-        backend, dtype, device = self.context
-        if is_complex_number(self.c):
-            dtype = (
-                complex
-                if dtype is None
-                else join_dtypes(backends.get(backend or "numpy"), dtype, complex)
-            )
-        return Context(backend, dtype, device)
+        return told_by_number(self.context, complex if is_complex_number(self.c) else None)
 
     def _infer(self) -> int:
         return SYMMETRIC | (UNITARY if is_on_circle(self.c) else 0)  # and self-adjoint, if real
 
-    def _conj(self) -> LinearOperator:
-        xp = namespace_of(self.c)
-        return self._replace(c=self.c.conjugate() if xp is None else xp.asarray(xp.conj(self.c)))
+    _conj = conjugate_leaves
 
     def _matmat(self, X: Array) -> Array:
         if is_number(self.c):
@@ -252,10 +222,6 @@ class ScaledIdentity(LinearOperator):
         if is_number(self.c):
             return self.c * promoted(x, self.context.dtype)
         return self.c[..., None] * x
-
-    def _to_dense(self) -> Array:
-        xp = self.xp
-        return self._matmat(xp.eye(self.n, **kind_of(self)))
 
     @property
     def _flops(self) -> float:
@@ -287,25 +253,15 @@ def known_of_scalar(c: Any) -> int:
     return on_circle | SELF_ADJOINT | (POSITIVE_SEMIDEFINITE if least >= 0 else 0)
 
 
-def is_fixed(c: Any) -> bool:
-    """Whether no derivatives of c are recorded. Else its value must not be read as that of a
-    real or a unitary operator: the smallest change of c would undo it."""
-    xp = namespace_of(c)
-    return xp is None or not xp.is_differentiated(c)
-
-
 def is_on_circle(c: Any) -> bool:
-    """Whether |c| is seen to be 1, and has no derivative."""
+    """Whether |c| is seen to be 1, and has no derivative: the smallest change of c would undo it."""
     xp = namespace_of(c)
     if xp is None:
         return bool(abs(c) == 1)
     values = xp.peek(c)
-    return (
-        values is not None
-        and np.size(values) > 0
-        and bool(np.all(np.abs(values) == 1))
-        and is_fixed(c)
-    )
+    if values is None or np.size(values) == 0 or not np.all(np.abs(values) == 1):
+        return False
+    return not xp.is_differentiated(c)
 
 
 def scalar_of(shift: Any) -> Any:
@@ -340,7 +296,7 @@ class Zero(LinearOperator):
         return cls._of(size(m, "Zero"), size(n, "Zero"), given_context("Zero", like, dtype))
 
     @memo
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return (self.m, self.n)
 
     def _infer(self) -> int:
@@ -349,10 +305,8 @@ class Zero(LinearOperator):
     def _transpose(self) -> LinearOperator:
         return Zero._of(self.n, self.m, self.context)
 
-    _adjoint = _transpose
-
-    def _conj(self) -> LinearOperator:
-        return self
+    _adjoint, _conj = _transpose, itself
+    _flops = 0.0
 
     def _matmat(self, X: Array) -> Array:
         # (m x 0) times (0 x k) is m x k zeros that still belong to the graph of X, so derivatives
@@ -363,7 +317,3 @@ class Zero(LinearOperator):
 
     def _to_dense(self) -> Array:
         return self.xp.zeros((self.m, self.n), **kind_of(self))
-
-    @property
-    def _flops(self) -> float:
-        return 0.0

@@ -35,11 +35,8 @@ Handler = Callable[..., Any]
 def torch_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Answer a torch function that was called with an operator."""
     name = _torch_name(func)
-    if (
-        name == "matmul"
-        and not isinstance(args[0], LinearOperator)
-        and not backends.get("torch").tells_sides()
-    ):
+    is_swapped = name == "matmul" and not isinstance(args[0], LinearOperator)
+    if is_swapped and not backends.get("torch").tells_sides():
         raise BackendError(
             "torch.compile: this version swaps the sides of A @ x. Write torch.matmul(A, x) there."
         )
@@ -73,9 +70,8 @@ def as_numpy(A: LinearOperator, caller: str = "") -> Any:
         found[()] = A
         return found
     raise TypeError(
-        f"{type(A).__name__} is an operator, not an array: call A.to_dense() if the matrix fits "
-        "in memory. "
-        "For a product with an operator or table of another library on the left write "
+        f"{type(A).__name__} is an operator, not an array: call A.to_dense() if the matrix fits in "
+        "memory. For a product with an operator or table of another library on the left write "
         "as_operator(other) @ A."
     )
 
@@ -85,8 +81,7 @@ def _handler(framework: str, name: str, args: tuple[Any, ...]) -> Handler:
     if ours is None:
         raise TypeError(
             f"{_shown(framework, name)} is not defined for {type(_first_operator(args)).__name__} "
-            "operators. "
-            f"Call A.to_dense() first if the matrix fits in memory."
+            "operators. Call A.to_dense() first if the matrix fits in memory."
         )
     return ours
 
@@ -187,7 +182,7 @@ def _dot(a: Any, b: Any) -> Any:
 
 def _multi_dot(operands: Any) -> Any:
     """A_1 A_2 ... x, from the right, where the vector is."""
-    return reduce(lambda right, left: _matmul(left, right), reversed(operands))
+    return reduce(_swapped(_matmul), reversed(operands))
 
 
 def _ours(name: str) -> Handler:
@@ -237,11 +232,7 @@ def _eigh(A: Any, /, UPLO: str = "L") -> EigResult:
         raise TypeError(
             "eigh: the operator is not known to be self-adjoint; say so: SelfAdjoint(A)."
         )
-    return EigResult(*our_function("eig")(A))
-
-
-def _eigvalsh(A: Any, /, UPLO: str = "L") -> Any:
-    return _eigh(A).eigenvalues
+    return _eig(A)
 
 
 def _eig(A: Any, /) -> EigResult:
@@ -311,7 +302,8 @@ def _norm(
 # ------------------------------------------------------------------ entries, shapes
 
 
-def _diagonal(A: Any, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
+def _diagonal(A: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """The diagonal of the first two axes, unless others are named: as outside of `linalg`."""
     if offset or not _are_last_two(A, axis1, axis2):
         raise TypeError(
             "diagonal: of an operator it is the main diagonal of the last two dimensions. Index "
@@ -320,13 +312,8 @@ def _diagonal(A: Any, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
     return our_function("diag")(A)
 
 
-def _outer_diagonal(A: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    """The diagonal of the first two axes, unless others are named: as outside of `linalg`."""
-    return _diagonal(A, offset, axis1, axis2)
-
-
 def _diag(A: Any, /, k: int = 0, *, diagonal: int = 0) -> Any:
-    return _outer_diagonal(A, k or diagonal)
+    return _diagonal(A, k or diagonal)
 
 
 def _trace(A: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
@@ -343,17 +330,11 @@ def _are_last_two(A: LinearOperator, first: int, second: int) -> bool:
 
 def _transpose(A: Any, /, *axes: Any, **named: Any) -> Any:
     """The last two dimensions exchanged: by NumPy's axes, a permutation, or by torch's, a pair."""
-    axes = axes or tuple(named.values())
-    axes = axes[0] if len(axes) == 1 and axes[0] is not None else axes
-    before = tuple(range(A.ndim - 2))
-    places = (
-        tuple(axis % A.ndim for axis in axes)
-        if axes and axes != (None,)
-        else tuple(reversed(range(A.ndim)))
-    )
-    if places != (*before, A.ndim - 1, A.ndim - 2) and not (
-        len(places) == 2 and _are_last_two(A, *places)
-    ):
+    axes = axes or tuple(named.values()) or (None,)
+    axes = axes[0] if len(axes) == 1 else axes
+    places = [axis % A.ndim for axis in axes or reversed(range(A.ndim))]
+    *before, last, other = range(A.ndim)
+    if places not in ([*before, other, last], [last, other], [other, last]):
         raise TypeError(
             "transpose: of an operator only the last two dimensions can be exchanged: A.T."
         )
@@ -363,15 +344,15 @@ def _transpose(A: Any, /, *axes: Any, **named: Any) -> Any:
 def _sum(A: Any, /, axis: Any = None) -> Any:
     """The sums of rows (axis -1) or columns (axis -2), or of all entries, by one product with
     ones."""
-    rows_or_columns = None if axis is None or isinstance(axis, tuple) else axis % A.ndim - A.ndim
-    if rows_or_columns not in (None, -1, -2) or (rows_or_columns is None and A.ndim > 2):
+    side = None if axis is None or isinstance(axis, tuple) else axis % A.ndim - A.ndim
+    if side not in (None, -1, -2) or (side is None and A.ndim > 2):
         raise TypeError(
             "sum: of an operator the rows (axis=-1) or columns (axis=-2) can be added up; "
             "BatchSum(A) adds a batch."
         )
-    B = A.T if rows_or_columns == -2 else A
+    B = A.T if side == -2 else A
     sums = B @ B.xp.ones((B.shape[-1],), **kind_of(B))
-    return B.xp.sum(sums) if rows_or_columns is None else sums
+    return B.xp.sum(sums) if side is None else sums
 
 
 def _concatenate(operators: Any, /, axis: int = 0) -> Any:
@@ -389,31 +370,41 @@ def _concatenate(operators: Any, /, axis: int = 0) -> Any:
 
 
 _TABLE: dict[str, Handler] = {
-    **dict.fromkeys(("matmul", "mm", "mv", "bmm"), _matmul),
+    "matmul": _matmul,
+    "mm": _matmul,
+    "mv": _matmul,
+    "bmm": _matmul,
     "rmatmul": _swapped(_matmul),
     "dot": _dot,
     "multi_dot": _multi_dot,
     "chain_matmul": lambda *operands: _multi_dot(operands),
     "add": _add,
     "radd": _swapped(_add),
-    **dict.fromkeys(("sub", "subtract"), _subtract),
+    "sub": _subtract,
+    "subtract": _subtract,
     "rsub": _swapped(_subtract),
-    **dict.fromkeys(("mul", "multiply"), _multiply),
+    "mul": _multiply,
+    "multiply": _multiply,
     "rmul": _swapped(_multiply),
-    **dict.fromkeys(("div", "divide", "true_divide", "truediv"), _divide),
+    "div": _divide,
+    "divide": _divide,
+    "true_divide": _divide,
+    "truediv": _divide,
     "rtruediv": _swapped(_divide),
     "neg": lambda A: -A,
     "kron": lambda A, B: Kronecker(A, B),
     "solve": _solve,
     "solve_triangular": _solve_triangular,
     "lstsq": _lstsq,
-    **dict.fromkeys(("inv", "inverse"), _ours("inv")),
-    **dict.fromkeys(("pinv", "pinverse"), _pinv),
+    "inv": _ours("inv"),
+    "inverse": _ours("inv"),
+    "pinv": _pinv,
+    "pinverse": _pinv,
     "det": _ours("det"),
     "logdet": _ours("logdet"),
     "slogdet": lambda A, /: SlogdetResult(*our_function("slogdet")(A)),
     "eigh": _eigh,
-    "eigvalsh": _eigvalsh,
+    "eigvalsh": lambda A, /, UPLO="L": _eigh(A).eigenvalues,
     "eig": _eig,
     "eigvals": lambda A, /: _eig(A).eigenvalues,
     "svd": _svd,
@@ -424,9 +415,12 @@ _TABLE: dict[str, Handler] = {
     "trace": _trace,
     "linalg_trace": lambda A, /, offset=0: _trace(A, offset, -2, -1),
     "diag": _diag,
-    "diagonal": _outer_diagonal,
-    "linalg_diagonal": _diagonal,
-    **dict.fromkeys(("norm", "matrix_norm"), _norm),
+    "diagonal": _diagonal,
+    "linalg_diagonal": lambda A, /, offset=0, axis1=-2, axis2=-1: _diagonal(
+        A, offset, axis1, axis2
+    ),
+    "norm": _norm,
+    "matrix_norm": _norm,
     "cond": lambda A, /, p=2: our_function("cond")(A, p),
     "matrix_rank": _matrix_rank,
     "matrix_exp": _ours("exp"),
@@ -436,7 +430,9 @@ _TABLE: dict[str, Handler] = {
     "adjoint": lambda A: A.H,
     **dict.fromkeys(("conj", "conj_physical"), lambda A: A.conj()),
     "sum": _sum,
-    **dict.fromkeys(("concatenate", "concat", "cat"), _concatenate),
+    "concatenate": _concatenate,
+    "concat": _concatenate,
+    "cat": _concatenate,
     **dict.fromkeys(("hstack", "column_stack"), lambda operators: hstack(operators)),
     **dict.fromkeys(("vstack", "row_stack"), lambda operators: vstack(operators)),
     "block": lambda blocks: Block(blocks),

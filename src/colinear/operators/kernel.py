@@ -10,9 +10,9 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from .base import LinearOperator
-from .context import Context, as_arrays, broadcast_batches, context_of
+from .context import Context, as_arrays, as_one_block, broadcast_batches, context_of
 from .matrixfree import as_parameters, function_name
-from .tree import arrays_in, memo
+from .tree import Shape, arrays_in, memo
 
 # Bytes that a block may take with the differences x_i - y_j, which many kernels form on the way.
 MEMORY_BUDGET = 2**27
@@ -63,7 +63,7 @@ class Kernel(LinearOperator):
     parameters: Any
     block: int | None
     transposed: bool  # whether this is the transpose of k(X, Y): its rows are then those of Y
-    parameter_batch: tuple[int, ...]  # leading dimensions of what k gives
+    parameter_batch: Shape  # leading dimensions of what k gives
 
     def __new__(
         cls, k: Callable, X: Any, Y: Any = None, parameters: tuple = (), block: int | None = None
@@ -72,61 +72,52 @@ class Kernel(LinearOperator):
             raise TypeError(
                 f"Kernel: k must be a function of two sets of points, not {type(k).__name__}."
             )
-        if block is not None and (block != int(block) or block < 1):
-            raise ValueError(f"Kernel: block must be a positive number of rows, not {block!r}.")
+        if block is not None:
+            if block != int(block) or block < 1:
+                raise ValueError(f"Kernel: block must be a positive number of rows, not {block!r}.")
+            block = int(block)
         points = as_arrays("Kernel", *(P for P in (X, Y) if P is not None))
-        for name, P in zip("XY", points, strict=False):
+        for name, P in zip("XY", points):
             if P.ndim < 2:
-                given = tuple(P.shape)
                 raise ShapeError(
-                    f"Kernel: {name} must be (*batch, points, d), its shape is {given}. For "
-                    "numbers: x[:, None]."
+                    f"Kernel: {name} must be (*batch, points, d), its shape is {tuple(P.shape)}. "
+                    "For numbers: x[:, None]."
                 )
-        dimensions = [P.shape[-1] for P in points]
-        if dimensions[0] != dimensions[-1]:
+        X, Y = points[0], None if Y is None else points[1]
+        if X.shape[-1] != points[-1].shape[-1]:
             raise ShapeError(
-                f"Kernel: the points of X have {dimensions[0]} coordinates, those of Y "
-                f"{dimensions[-1]}."
+                f"Kernel: the points of X have {X.shape[-1]} coordinates, those of Y {Y.shape[-1]}."
             )
         broadcast_batches(*(P.shape[:-2] for P in points), what="Kernel: X and Y")
-        Y = points[1] if Y is not None else None
-        parameters, block = (
-            as_parameters("Kernel", parameters),
-            None if block is None else int(block),
-        )
+        parameters = as_parameters("Kernel", parameters)
+
         # parameters of another framework are refused here
         context = context_of("Kernel", arrays_in((points, parameters)))
         if any(0 in P.shape[:-1] for P in points):
-            return cls._of(k, points[0], Y, parameters, block, False, ())
-        xp = namespace_of(points[0])
-        first = [_first_point(points[0]), _first_point(points[-1])]
+            return cls._of(k, X, Y, parameters, block, False, ())
+        xp = namespace_of(X)
+        first = [_first_point(X), _first_point(points[-1])]
         k, hidden = xp.hoist(k, lambda: [(*first, *parameters)], ((0, -2, -2), (1, -2, -1)))
         parameters = (*parameters, *hidden)
         entry = k(*first, *parameters)
         batch = _parameter_batch(k, entry, first, parameters)
         if batch and any(P.ndim > 2 for P in points):
             raise ShapeError(
-                f"Kernel: the points have the batch shape {points[0].shape[:-2]} and the "
-                f"parameters {batch}; one batch at a time. "
-                "Use the framework's vmap over both."
+                f"Kernel: the points have the batch shape {X.shape[:-2]} and the parameters "
+                f"{batch}; one batch at a time. Use the framework's vmap over both."
             )
-        self = cls._of(k, points[0], Y, parameters, block, False, batch)
-        object.__setattr__(self, "_context", _with_dtype_of(entry, context))
+        self = cls._of(k, X, Y, parameters, block, False, batch)
+        self.__dict__["_context"] = _with_dtype_of(entry, context)
         return self
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        rows, columns = self._points()
-        return (*(self.parameter_batch or self._point_batch), rows.shape[-2], columns.shape[-2])
+    @memo
+    def shape(self) -> Shape:
+        sizes = (points.shape[-2] for points in self._points())
+        return (*(self.parameter_batch or self._point_batch), *sizes)
 
     @property
-    def _point_batch(self) -> tuple[int, ...]:
-        rows, columns = self._points()
-        return (
-            tuple(rows.shape[:-2])
-            if rows is columns
-            else broadcast_batches(rows.shape[:-2], columns.shape[:-2])
-        )
+    def _point_batch(self) -> Shape:
+        return broadcast_batches(*(tuple(points.shape[:-2]) for points in self._points()))
 
     def _points(self) -> tuple[Array, Array]:
         """The points of the rows and those of the columns."""
@@ -158,22 +149,14 @@ class Kernel(LinearOperator):
         if tuple(getattr(entries, "shape", ())) != expected:
             raise ShapeError(
                 f"Kernel: {function_name(self.k)} of points of shapes {tuple(X.shape)} and "
-                f"{tuple(Y.shape)} "
-                f"must give {expected}, it gave "
+                f"{tuple(Y.shape)} must give {expected}, it gave "
                 f"{getattr(entries, 'shape', type(entries).__name__)}."
             )
         return namespace_of(entries).matrix_transpose(entries) if self.transposed else entries
 
     def _matmat(self, V: Array) -> Array:
-        xp = namespace_of(V)
-        batch, k = V.shape[:-2], V.shape[-1]
-        if self.shape[:-2] or not batch:
-            return self._by_blocks(xp, V)
-        # One matrix for a batch of right sides: they are columns of one.
-        columns = xp.reshape(xp.moveaxis(V, -2, 0), (V.shape[-2], math.prod(batch) * k))
-        return xp.moveaxis(
-            xp.reshape(self._by_blocks(xp, columns), (self.shape[-2], *batch, k)), 0, -2
-        )
+        is_one = not self.shape[:-2] and V.ndim > 2
+        return as_one_block(self._by_blocks, V) if is_one else self._by_blocks(V)
 
     @property
     def _has_rows(self) -> bool:
@@ -186,38 +169,41 @@ class Kernel(LinearOperator):
         return self._of_points(X, Y, self.transposed)
 
     def _to_dense(self) -> Array:
-        return self._by_blocks(self.xp, None)
+        return self._by_blocks(None)
 
-    def _by_blocks(self, xp: Any, V: Array | None) -> Array:
+    def _by_blocks(self, V: Array | None) -> Array:
         """K V, or K itself without V: a loop over all blocks of all batch elements, one compiled
         body in JAX."""
         rows, columns = self._points()
+        xp = namespace_of(rows)
         batch = self.shape[:-2] if V is None else broadcast_batches(self.shape[:-2], V.shape[:-2])
         m, n = self.shape[-2:]
         width = n if V is None else V.shape[-1]
-        count = math.prod(batch)
-        if 0 in (m, n, count, width):
+        if 0 in (m, n, width, *batch):
             dtype = self.dtype if V is None else xp.result_type(self.dtype, V.dtype)
             return xp.zeros((*batch, m, width), dtype=dtype, device=xp.device_of(rows))
-        blocks, size = self._partition(m, n, rows.shape[-1])
-        spread = () if self.parameter_batch else batch  # of the points, each with its own loop
+        # blocks of rows as even as can be, so that little is computed twice
+        bytes_per_row = n * (rows.shape[-1] + 2) * 8 * math.prod(self.parameter_batch)
+        size = min(m, self.block or max(1, MEMORY_BUDGET // bytes_per_row))
+        blocks = -(-m // size)
+        size = -(-m // blocks)
+        # of the points, each with its own loop; a batch of parameters is one loop
+        spread, rest = ((), batch) if self.parameter_batch else (batch, ())
         count = math.prod(spread)
-        rows, columns = (xp.broadcast_to(P, (*spread, *P.shape[-2:])) for P in (rows, columns))
-        rows, columns = (xp.reshape(P, (count, *P.shape[-2:])) for P in (rows, columns))
-        others = [columns]
+
+        def listed(P: Array, inner: Shape = ()) -> Array:
+            own = (*inner, *P.shape[-2:])
+            return xp.reshape(xp.broadcast_to(P, (*spread, *own)), (count, *own))
+
+        rows, others = listed(rows), [listed(columns)]
         if V is not None:
-            V = xp.broadcast_to(V, (*batch, *V.shape[-2:]))
-            others.append(
-                V[None] if self.parameter_batch else xp.reshape(V, (count, *V.shape[-2:]))
-            )
-        if (
-            blocks * size > m
-            # a last block that is too short repeats the last point, where k is as good as at any
-            # other
-        ):
-            repeated = xp.broadcast_to(rows[:, -1:], (count, blocks * size - m, rows.shape[-1]))
+            others.append(listed(V, rest))
+        # a last block that is too short repeats the last point, where k is as good as at any other
+        missing, d = blocks * size - m, rows.shape[-1]
+        if missing:
+            repeated = xp.broadcast_to(rows[:, -1:], (count, missing, d))
             rows = xp.concat([rows, repeated], axis=1)
-        tiles = xp.reshape(rows, (count, blocks, size, rows.shape[-1]))
+        tiles = xp.reshape(rows, (count, blocks, size, d))
 
         @xp.checkpoint  # the derivative computes the entries again, block by block
         def step(block: Array, columns: Array, V: Array | None = None) -> Array:
@@ -234,13 +220,6 @@ class Kernel(LinearOperator):
         else:
             results = xp.loop_map(element, tiles, *others)
         return xp.reshape(results, (*batch, blocks * size, width))[..., :m, :]
-
-    def _partition(self, m: int, n: int, d: int) -> tuple[int, int]:
-        """How many blocks of how many rows: as even as can be, so that little is computed twice."""
-        bytes_per_row = n * (d + 2) * 8 * math.prod(self.parameter_batch)
-        size = min(m, self.block or max(1, MEMORY_BUDGET // bytes_per_row))
-        blocks = -(-m // size)
-        return blocks, -(-m // blocks)
 
     @property
     def _flops(self) -> float:
@@ -265,35 +244,21 @@ def _with_dtype_of(entry: Array, context: Context) -> Context:
     )
 
 
-def _parameter_batch(k: Callable, entry: Any, points: list, parameters: tuple) -> tuple[int, ...]:
+def _parameter_batch(k: Callable, entry: Any, points: list, parameters: tuple) -> Shape:
     """The batch shape of the answer of k for one pair of points, or an error that says what is
     wrong with it."""
-    shape, own, xp = (
-        tuple(getattr(entry, "shape", ())),
-        namespace_of(entry),
-        namespace_of(points[0]),
-    )
-    if (
-        shape[-2:] == (1, 1)
-        and own is not None
-        and (own is xp or (xp.name, own.name) == ("jax", "numpy"))
-    ):
-        return shape[:-2]
-    given = (
-        f"a {own.name} array of shape {shape}" if own is not None else f"a {type(entry).__name__}"
-    )
-    batched = [
-        tuple(p.shape)
-        for p in arrays_in(parameters)
-        if namespace_of(p) is not None and len(p.shape)
-    ]
-    advice = (
-        f" For a batch of parameters (their shapes are {', '.join(map(str, batched))}) give each "
-        "two more dimensions: "
-        "parameters=(theta[:, None, None],)."
-        if own is not None and batched
-        else ""
-    )
+    shape, own, xp = getattr(entry, "shape", ()), namespace_of(entry), namespace_of(points[0])
+    if shape[-2:] == (1, 1) and (own is xp or (own and (xp.name, own.name) == ("jax", "numpy"))):
+        return tuple(shape[:-2])
+    given, advice = f"a {type(entry).__name__}", ""
+    if own is not None:
+        given = f"a {own.name} array of shape {tuple(shape)}"
+        shapes = [tuple(p.shape) for p in arrays_in(parameters) if getattr(p, "ndim", 0)]
+        if shapes:
+            advice = (
+                f" For a batch of parameters (their shapes are {', '.join(map(str, shapes))}) give "
+                "each two more dimensions: parameters=(theta[:, None, None],)."
+            )
     raise ShapeError(
         f"Kernel: {function_name(k)} of one point each, of shapes {tuple(points[0].shape)} and "
         f"{tuple(points[1].shape)}, "

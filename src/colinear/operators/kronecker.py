@@ -12,20 +12,12 @@ from ..properties import ALL_PROPERTIES
 from .banded import Tridiagonal, multiply_both_ways
 from .base import LinearOperator
 from .context import common_batch, common_context, known_in
-from .convert import operator_list
+from .convert import flattened, operator_list
 from .diagonal import Identity, Zero
 from .neutral import dense_part
 from .printing import bracketed
 from .scaled import Scaled, pull_scalars
-from .tree import (
-    adjoint_operands,
-    conjugate_operands,
-    infer_sum,
-    known_of_sum,
-    memo,
-    shared,
-    transpose_operands,
-)
+from .tree import Shape, infer_sum, known_of_sum, memo, operand_images, shared
 
 
 class Kronecker(LinearOperator):
@@ -48,11 +40,10 @@ class Kronecker(LinearOperator):
     def __new__(cls, *operands: Any) -> Any:
         given = operator_list("Kronecker", operands)
         scalar, parts = pull_scalars(given)
-        factors: list[LinearOperator] = []
+        factors = flattened(Kronecker, parts)
         rows = columns = 1
         for A in parts:
             rows, columns = rows * A.shape[-2], columns * A.shape[-1]
-            factors.extend(A.operands if isinstance(A, Kronecker) else (A,))
         batch = common_batch("Kronecker", factors)
         context = common_context("Kronecker", factors)
         kinds = set(map(type, factors))
@@ -70,17 +61,12 @@ class Kronecker(LinearOperator):
         return whole if len(factors) == len(given) else whole._claim(shared(given))
 
     @memo
-    def shape(self) -> tuple[int, ...]:
-        batch = common_batch("", self.operands)
-        return (
-            *batch,
-            math.prod([A.shape[-2] for A in self.operands]),
-            math.prod([A.shape[-1] for A in self.operands]),
-        )
+    def shape(self) -> Shape:
+        return (*common_batch("", self.operands), *_sizes(self.operands))
 
     _inherited = ALL_PROPERTIES  # each holds if every factor has it
 
-    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
+    _transpose, _adjoint, _conj = operand_images
 
     def _matmat(self, X: Array) -> Array:
         # The axes of X are (n_1, ..., n_d, k). Each factor multiplies the leading axis, which is
@@ -134,14 +120,13 @@ class KroneckerSum(LinearOperator):
     operands: tuple[LinearOperator, ...]
 
     def __new__(cls, *operands: Any) -> Any:
-        terms: list[LinearOperator] = []
         given = operator_list("KroneckerSum", operands)
         for A in given:
             if A.shape[-1] != A.shape[-2]:
                 raise ShapeError(
                     f"KroneckerSum: a term is {A.shape[-2]}x{A.shape[-1]}; all must be square."
                 )
-            terms.extend(A.operands if isinstance(A, KroneckerSum) else (A,))
+        terms = flattened(KroneckerSum, given)
         common_batch("KroneckerSum", terms)
         common_context("KroneckerSum", terms)
         if len(terms) == len(given) == 1:
@@ -151,13 +136,12 @@ class KroneckerSum(LinearOperator):
         return whole if len(terms) == len(given) else whole._claim(known_of_sum(given))
 
     @memo
-    def shape(self) -> tuple[int, ...]:
-        n = math.prod([A.shape[-1] for A in self.operands])
-        return (*common_batch("", self.operands), n, n)
+    def shape(self) -> Shape:
+        return (*common_batch("", self.operands), *_sizes(self.operands))
 
     _infer = infer_sum
 
-    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
+    _transpose, _adjoint, _conj = operand_images
 
     def _matmat(self, X: Array) -> Array:
         # As for Kronecker, but the operand and the running total are rotated side by side.
@@ -191,6 +175,11 @@ class KroneckerSum(LinearOperator):
 
     def _expression(self) -> str:
         return " ⊕ ".join(bracketed(A, "⊕") for A in self.operands)
+
+
+def _sizes(operands: Any) -> Shape:
+    """How many rows and columns their Kronecker product has."""
+    return math.prod([A.shape[-2] for A in operands]), math.prod([A.shape[-1] for A in operands])
 
 
 def rows_first(xp: Any, Y: Array, n: int) -> Array:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..backends import Array, namespace_of
+from ..backends import Array, adjoint, inner_products, namespace_of, positive_or_one
 from ..errors import ShapeError
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
 from .base import LinearOperator
-from .context import as_array, as_arrays, broadcast_batches, kind_of
-from .tree import conjugate_leaves, memo
+from .context import as_array, as_arrays, broadcast_batches, kind_of, spread
+from .tree import Shape, conjugate_leaves, memo
 
 # Low-rank matrices, U core V^H, kept as their factors.
 
@@ -49,7 +49,7 @@ class LowRank(LinearOperator):
             return cls._of(U, None, None)
         given = {"U": U, "V": None if V is U else V, "core": core}
         given = {name: factor for name, factor in given.items() if factor is not None}
-        arrays = dict(zip(given, as_arrays("LowRank", *given.values()), strict=True))
+        arrays = dict(zip(given, as_arrays("LowRank", *given.values())))
         U, V, core = arrays["U"], arrays.get("V"), arrays.get("core")
         for name, factor in arrays.items():
             if factor.ndim < 2:
@@ -73,7 +73,7 @@ class LowRank(LinearOperator):
         return cls._of(U, V, core)
 
     @memo
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         factors = [factor for factor in (self.U, self.V, self.core) if factor is not None]
         batch = broadcast_batches(*[factor.shape[:-2] for factor in factors])
         return (*batch, self.U.shape[-2], self._right.shape[-2])
@@ -96,10 +96,9 @@ class LowRank(LinearOperator):
     def _adjoint(self) -> LinearOperator:
         # (U core V^H)^H = V core^H U^H
         xp = self.xp
-        core = None if self.core is None else xp.conj(xp.matrix_transpose(self.core))
-        return (
-            LowRank._of(self.U, None, core) if self.V is None else LowRank._of(self.V, self.U, core)
-        )
+        core = None if self.core is None else adjoint(xp, self.core)
+        left, right = (self.U, None) if self.V is None else (self.V, self.U)
+        return LowRank._of(left, right, core)
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
@@ -129,39 +128,29 @@ class LowRank(LinearOperator):
         if X.ndim - 2 >= -axis:
             X = xp.squeeze(X, axis=axis - 2)
 
-        inner = xp.matmul(
-            xp.conj(xp.matrix_transpose(self._beside(self._right, axis))),
-            X,
-        )
+        inner = inner_products(xp, self._beside(self._right, axis), X)
         if self.core is not None:
-            core = xp.moveaxis(
-                xp.broadcast_to(self.core, (*batch, *self.core.shape[-2:])), axis - 2, -3
-            )
-            blocks = xp.matmul(
-                core, xp.reshape(inner, (*inner.shape[:-2], terms, core.shape[-1], inner.shape[-1]))
-            )
-            inner = xp.reshape(
-                blocks, (*blocks.shape[:-3], terms * core.shape[-2], blocks.shape[-1])
-            )
+            core = xp.moveaxis(spread(self.core, batch), axis - 2, -3)
+            k, (r, s) = X.shape[-1], core.shape[-2:]
+            blocks = xp.matmul(core, xp.reshape(inner, (*inner.shape[:-2], terms, s, k)))
+            inner = xp.reshape(blocks, (*blocks.shape[:-3], terms * r, k))
         return xp.matmul(self._beside(self.U, axis), inner)
 
     def _beside(self, factor: Array, axis: int) -> Array:
         """The factors of all terms along a batch dimension side by side: (*batch, m, r) ->
         (*rest, m, terms * r)."""
         xp, batch = self.xp, self.shape[:-2]
-        factor = xp.moveaxis(xp.broadcast_to(factor, (*batch, *factor.shape[-2:])), axis - 2, -2)
+        factor = xp.moveaxis(spread(factor, batch), axis - 2, -2)
         return xp.reshape(factor, (*factor.shape[:-2], batch[axis] * factor.shape[-1]))
 
     def _to_dense(self) -> Array:
         xp = self.xp
         left = self.U if self.core is None else xp.matmul(self.U, self.core)
-        return xp.matmul(left, xp.conj(xp.matrix_transpose(self._right)))
+        return xp.matmul(left, adjoint(xp, self._right))
 
     @property
     def _flops(self) -> float:
-        m, n = self.shape[-2:]
-        r = self.U.shape[-1]
-        s = self._right.shape[-1]
+        (m, n), r, s = self.shape[-2:], self.U.shape[-1], self._right.shape[-1]
         return 2.0 * (m * r + n * s + (0 if self.core is None else r * s))
 
     def _expression(self) -> str:
@@ -203,7 +192,7 @@ class Projection(LinearOperator):
         return cls._of(Q)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return (*self.Q.shape[:-1], self.Q.shape[-2])
 
     _implied = POSITIVE_SEMIDEFINITE
@@ -212,10 +201,10 @@ class Projection(LinearOperator):
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
-        return xp.matmul(self.Q, xp.matmul(xp.conj(xp.matrix_transpose(self.Q)), X))
+        return xp.matmul(self.Q, inner_products(xp, self.Q, X))
 
     def _to_dense(self) -> Array:
-        return self.xp.matmul(self.Q, self.xp.conj(self.xp.matrix_transpose(self.Q)))
+        return self.xp.matmul(self.Q, adjoint(self.xp, self.Q))
 
     @property
     def _flops(self) -> float:
@@ -249,7 +238,7 @@ class Householder(LinearOperator):
         return cls._of(as_array(v, "Householder: v", min_ndim=1))
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return (*self.v.shape, self.v.shape[-1])
 
     _implied = SELF_ADJOINT | UNITARY
@@ -257,12 +246,9 @@ class Householder(LinearOperator):
     _conj = conjugate_leaves
 
     def _matmat(self, X: Array) -> Array:
-        if 0 in self.v.shape or 0 in X.shape:
-            xp = namespace_of(X)
-            return (
-                xp.zeros((*self.v.shape[:-1], 1, 1), dtype=self.v.dtype, device=xp.device_of(X)) + X
-            )
         xp = namespace_of(X)
+        if 0 in self.v.shape or 0 in X.shape:
+            return xp.zeros((*self.v.shape[:-1], 1, 1), **kind_of(self.v)) + X
         w, squared = self._scaled()
         along = xp.sum(xp.conj(w) * X, axis=-2, keepdims=True)  # w^H X
         return X - w * (2 * along / squared)
@@ -274,10 +260,9 @@ class Householder(LinearOperator):
         v = self.v[..., :, None]
         # The reflection does not depend on the scale, so neither does its derivative.
         largest = xp.stop_gradient(xp.max(xp.abs(v), axis=-2, keepdims=True))
-        one = xp.ones((), dtype=largest.dtype, device=xp.device_of(v))
-        w = v / xp.where(largest > 0, largest, one)
+        w = v / positive_or_one(xp, largest)
         squared = xp.sum(xp.real(xp.conj(w) * w), axis=-2, keepdims=True)
-        return w, xp.where(largest > 0, squared, one)
+        return w, positive_or_one(xp, squared)
 
     @property
     def _flops(self) -> float:

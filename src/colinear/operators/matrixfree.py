@@ -12,9 +12,9 @@ from .. import backends
 from ..backends import Array, namespace_of
 from ..errors import BackendError, DtypeError, ShapeError
 from .base import LinearOperator
-from .context import Context, broadcast_batches, context_of, given_context, join_dtypes
+from .context import Context, broadcast_batches, context_of, given_context, join_dtypes, spread
 from .convert import as_operator
-from .tree import memo
+from .tree import Shape, infer_operand, memo, operand_shape, wrapper_images
 
 # Operators known only by what they do: a function that multiplies.
 
@@ -54,7 +54,7 @@ class MatrixFree(LinearOperator):
     # speaks.
     multiply: Callable
     multiply_adjoint: Callable | None
-    sizes: tuple[int, ...]
+    sizes: Shape
     parameters: Any
     context: Context
 
@@ -67,12 +67,15 @@ class MatrixFree(LinearOperator):
         like: Any = None,
         parameters: tuple = (),
     ) -> Any:
-        if not callable(matmat) or not (rmatmat is None or callable(rmatmat)):
-            name, given = ("rmatmat", rmatmat) if callable(matmat) else ("matmat", matmat)
-            raise TypeError(
-                f"MatrixFree: {name} must be a function of a block of columns, not "
-                f"{type(given).__name__}."
-            )
+        for name, given in (
+            ("matmat", matmat),
+            ("rmatmat", matmat if rmatmat is None else rmatmat),
+        ):
+            if not callable(given):
+                raise TypeError(
+                    f"MatrixFree: {name} must be a function of a block of columns, not "
+                    f"{type(given).__name__}."
+                )
         try:
             sizes = tuple(map(index, shape))
         except TypeError:
@@ -97,7 +100,7 @@ class MatrixFree(LinearOperator):
         return self
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return self.sizes
 
     @memo
@@ -106,30 +109,23 @@ class MatrixFree(LinearOperator):
             return self.context
         backend, dtype, _ = self.context
         held = context_of("MatrixFree", self.leaves())
-        if held.backend is None or backend is not None:
-            if backend is not None and held.backend not in (None, backend):
-                raise BackendError(
-                    f"MatrixFree: the parameters are {held.backend}'s and like= is {backend}'s."
-                )
+        if held.backend in (None, backend):
             return self.context
-        own = (
-            held.dtype
-            if dtype is None
-            else backends.get(held.backend).dtype_from(getattr(dtype, "name", dtype))
-        )
-        return Context(held.backend, own, held.device)
+        if backend is not None:
+            raise BackendError(
+                f"MatrixFree: the parameters are {held.backend}'s and like= is {backend}'s."
+            )
+        if dtype is None:
+            return held
+        own = backends.get(held.backend).dtype_from(getattr(dtype, "name", dtype))
+        return held._replace(dtype=own)
 
     def _adjoint(self) -> LinearOperator:
         if self.multiply_adjoint is None:
             return LinearOperator._adjoint(self)
-        m, n = self.sizes[-2:]
-        return MatrixFree._of(
-            self.multiply_adjoint,
-            self.multiply,
-            (*self.sizes[:-2], n, m),
-            self.parameters,
-            self.context,
-        )
+        *batch, m, n = self.sizes
+        functions = self.multiply_adjoint, self.multiply
+        return MatrixFree._of(*functions, (*batch, n, m), self.parameters, self.context)
 
     def _matmat(self, X: Array) -> Array:
         return self._call("matmat", self.multiply, X, self.sizes[-2])
@@ -137,9 +133,8 @@ class MatrixFree(LinearOperator):
     def _rmatmat(self, X: Array) -> Array:
         if self.multiply_adjoint is None and namespace_of(X).name == "numpy":
             raise BackendError(
-                "MatrixFree: the adjoint (or transpose) is needed, and NumPy cannot derive it "
-                "from matmat. "
-                "Give rmatmat=, or say SelfAdjoint(A) if A is its own adjoint."
+                "MatrixFree: the adjoint (or transpose) is needed, and NumPy cannot derive it from "
+                "matmat. Give rmatmat=, or say SelfAdjoint(A) if A is its own adjoint."
             )
         return LinearOperator._rmatmat(self, X)
 
@@ -150,7 +145,7 @@ class MatrixFree(LinearOperator):
             return by_real_parts(lambda parts: self._call(name, function, parts, rows), X)
         batch = broadcast_batches(self.sizes[:-2], X.shape[:-2])
         if tuple(X.shape[:-2]) != batch:
-            X = xp.broadcast_to(X, (*batch, *X.shape[-2:]))
+            X = spread(X, batch)
         product = function(X, *self.parameters)
         expected = (*batch, rows, X.shape[-1])
         if (
@@ -181,8 +176,7 @@ def _hoisted(A: MatrixFree, xp: Any) -> MatrixFree:
         _, dtype, device = A._context
         own = xp.default_float() if dtype is None else xp.dtype_from(getattr(dtype, "name", dtype))
         # it may multiply what is more precise than itself
-        wide = xp.result_type(own, xp.default_float())
-        dtypes = (own,) if wide == own else (own, wide)
+        dtypes = dict.fromkeys((own, xp.result_type(own, xp.default_float())))
         return [
             (xp.zeros((*batch, rows, 1), dtype=dtype, device=device), *A.parameters)
             for dtype in dtypes
@@ -215,7 +209,7 @@ class _Taking:
         return self.function(X, *parameters[: self.given], *parameters[self.mine])
 
 
-def _checked(xp: Any, name: str, product: Any, X: Array, expected: tuple[int, ...]) -> Array:
+def _checked(xp: Any, name: str, product: Any, X: Array, expected: Shape) -> Array:
     """The product as an array, or an error that says what is wrong with it."""
     own = namespace_of(product)
     if xp.name == "jax" and own is not None and own.name == "numpy":
@@ -267,21 +261,9 @@ class Opaque(LinearOperator):
     def __new__(cls, A: Any) -> Any:
         return opaque(A)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.A.shape
+    shape, _infer = operand_shape, infer_operand
 
-    def _infer(self) -> int:
-        return self.A.properties
-
-    def _transpose(self) -> LinearOperator:
-        return Opaque._of(self.A.T)
-
-    def _adjoint(self) -> LinearOperator:
-        return Opaque._of(self.A.H)
-
-    def _conj(self) -> LinearOperator:
-        return Opaque._of(self.A.conj())
+    _transpose, _adjoint, _conj = wrapper_images
 
     def _matmat(self, X: Array) -> Array:
         return self.A @ X

@@ -29,7 +29,7 @@ def release(A: LinearOperator, arguments: tuple[Any, ...], result: Any) -> Any:
     framework."""
     if any(isinstance(x, LinearOperator) or namespace_of(x) for x in arguments):
         return result
-    if isinstance(result, tuple) and type(result) is tuple:
+    if type(result) is tuple:
         return tuple([release(A, (), part) for part in result])
     return released(result, A._context.dtype) if isinstance(result, LinearOperator) else result
 
@@ -37,35 +37,22 @@ def release(A: LinearOperator, arguments: tuple[Any, ...], result: Any) -> Any:
 def released(B: LinearOperator, dtype: Any) -> LinearOperator:
     """An operator of NumPy's arrays that takes framework, dtype (unless that is told) and device
     from what it meets, as do its parts."""
-    if "_is_released" in B.__dict__ or all(namespace_of(leaf) is None for leaf in B.leaves()):
+    if "_is_released" in B.__dict__ or not B.arrays():
         return B
-    is_complex = B.is_complex
-    told = (
-        dtype
-        if isinstance(dtype, np.dtype) and (dtype.kind == "c" or not is_complex)
-        else complex
-        if is_complex
-        else None
-    )
-    copy = B._replace(
-        **{
-            name: _released_field(getattr(B, name), name in B._scalars, dtype)
-            for name in B._dynamic
-        }
-    )
-    if any(namespace_of(leaf) is not None for leaf in copy.leaves()):
+    told: Any = complex if B.is_complex else None
+    if isinstance(dtype, np.dtype) and (dtype.kind == "c" or not B.is_complex):
+        told = dtype
+
+    def part(name: str) -> Any:
+        value = getattr(B, name)
+        if name in B._scalars and isinstance(value, np.ndarray) and value.ndim == 0:
+            return value.item()
+        return map_parts(value, lambda C: released(C, dtype), lambda leaf: leaf)
+
+    copy = B._replace(**{name: part(name) for name in B._dynamic})
+    if copy.arrays():
         copy.__dict__.update(_context=Context(None, told), _is_released=True)
     return copy
-
-
-def _released_field(value: Any, is_scalar: bool, dtype: Any) -> Any:
-    if isinstance(value, LinearOperator):
-        return released(value, dtype)
-    if isinstance(value, (tuple, list)):
-        return type(value)(_released_field(item, is_scalar, dtype) for item in value)
-    return (
-        value.item() if is_scalar and isinstance(value, np.ndarray) and value.ndim == 0 else value
-    )
 
 
 def placed_beside(A: LinearOperator, x: Array) -> LinearOperator:
@@ -112,7 +99,10 @@ def by_numpy(
     `NotImplemented` where they cannot be lent."""
     if not may_lend() or A.__dict__.get("_twin", A) is None:
         return NotImplemented
-    if not A.xp.may_lend(A, _first_part(A)):
+    first = A
+    while first.operands:
+        first = first.operands[0]
+    if not A.xp.may_lend(A, getattr(first, first._fields[0]) if first._fields else None):
         return NotImplemented
     loan = _Loan(A)
     try:
@@ -128,13 +118,6 @@ def by_numpy(
         raise
     except (NotLent, RecursionError, ColinearError):
         return NotImplemented  # what is wrong with the input is said in terms of its framework
-
-
-def _first_part(A: LinearOperator) -> Any:
-    """The first field of the first operator without operands."""
-    while A.operands:
-        A = A.operands[0]
-    return getattr(A, A._fields[0]) if A._fields else None
 
 
 KINSHIP = ("_transpose_of", "_adjoint_of")  # memos by which a product B^H B is known to be PSD
@@ -166,8 +149,8 @@ class _Loan:
             return self._copies[id(A)][1]
         known = A.__dict__
         if "_twin" not in known:
-            object.__setattr__(A, "_twin", None)  # until it is known better
-            object.__setattr__(A, "_twin", self._twin(A))
+            known["_twin"] = None  # until it is known better
+            known["_twin"] = self._twin(A)
         if known["_twin"] is None:
             raise NotLent
         return known["_twin"]
@@ -258,12 +241,8 @@ class _Loan:
         if isinstance(x, (np.ndarray, np.generic)):
             return self._returned_array(x)
         if isinstance(x, Info):
-            return x.replace(
-                **{
-                    name: self.returned(getattr(x, name))
-                    for name in ("converged", "residual", "error", "history", "children")
-                }
-            )
+            names = ("converged", "residual", "error", "history", "children")
+            return x.replace(**{name: self.returned(getattr(x, name)) for name in names})
         if isinstance(x, (tuple, list)):
             parts = [self.returned(part) for part in x]
             return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
@@ -278,13 +257,12 @@ class _Loan:
             return self._copies[id(A)][1]
         if not convert.fits(A, self.xp):
             raise NotLent
-        changes = {
-            name: map_parts(getattr(A, name), self._returned_operator, self._returned_array)
-            for name in A._dynamic
-        }
+        changes = {}
         for name in A._fields:
             value = getattr(A, name)
-            if isinstance(value, Context) and value.backend is not None:
+            if name in A._dynamic:
+                changes[name] = map_parts(value, self._returned_operator, self._returned_array)
+            elif isinstance(value, Context) and value.backend is not None:
                 changes[name] = Context(self.xp.name, self.xp.dtype_from(value.dtype), self.device)
         copy = A._replace(**changes)
         self._copies[id(A)] = A, copy

@@ -43,14 +43,10 @@ def _facts(A: LinearOperator) -> str:
     if not A.is_complex and mask & SELF_ADJOINT:
         mask &= ~SYMMETRIC  # the same thing, said once
     names = strongest_names(mask)
-    where = (
-        A.backend
-        if A.device is None or str(A.device) == "cpu" or A.backend == "jax"
-        else f"{A.backend} {A.device}"
-    )
-    return f"{shape_text(A)} {A.xp.dtype_name(A.dtype)} {where}" + (
-        f" [{', '.join(names)}]" if names else ""
-    )
+    is_usual = str(A.device) in ("None", "cpu") or A.backend == "jax"
+    where = A.backend if is_usual else f"{A.backend} {A.device}"
+    known = f" [{', '.join(names)}]" if names else ""
+    return f"{shape_text(A)} {A.xp.dtype_name(A.dtype)} {where}{known}"
 
 
 def shape_text(A: LinearOperator) -> str:
@@ -117,17 +113,12 @@ def number_text(value: Any) -> str:
 
 def _html_children(A: LinearOperator, depth: int) -> str:
     operands = A.operands
-    if not operands:
-        return ""
-    if depth == 0:
-        return "<ul><li>...</li></ul>"
-    lines = [_html_line(B, depth - 1) for B in operands[:BREADTH]]
+    if not operands or not depth:
+        return "<ul><li>...</li></ul>" if operands else ""
+    lines = [
+        f"<li><b>{escape(type(B).__name__)}</b> {escape(_facts(B))}{_html_children(B, depth - 1)}</li>"
+        for B in operands[:BREADTH]
+    ]
     if len(operands) > BREADTH:
         lines.append(f"<li>... {len(operands) - BREADTH} more</li>")
     return f'<ul style="margin: 0; padding-left: 1.5em">{"".join(lines)}</ul>'
-
-
-def _html_line(A: LinearOperator, depth: int) -> str:
-    return (
-        f"<li><b>{escape(type(A).__name__)}</b> {escape(_facts(A))}{_html_children(A, depth)}</li>"
-    )

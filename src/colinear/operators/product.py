@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..backends import Array
 from ..errors import ShapeError
@@ -25,10 +25,19 @@ from .neutral import dense_part
 from .printing import bracketed
 from .scaled import Scaled, multiply_scalars
 from .sum import in_context
-from .terms import inner_cut, inner_terms
+from .terms import InnerTerms
 from .transposed import are_adjoint, are_transposed
-from .tree import conjugate_operands, memo, operand_flops
+from .tree import images, memo, operand_flops, operand_images
 from .unitary import Permutation, Sine, bound_by_norm
+
+
+class Cut(NamedTuple):
+    """Where a product L D R is cut to be a sum over the rows of R. Structure alone, no arrays:
+    it is remembered across traces."""
+
+    position: int  # of the first factor of R
+    terms: int
+    same: bool  # whether L is R^H
 
 
 class Product(LinearOperator):
@@ -61,17 +70,14 @@ class Product(LinearOperator):
         merged = _merge_neighbours(parts)
         if len(merged) == 1:
             # of P^H P, which is one permutation
-            claims = _palindrome(parts) if len(parts) > 1 else 0
-            whole: Any = merged[0]._claim(claims) if claims else merged[0]
+            whole: Any = merged[0]._claim(_palindrome(parts) if len(parts) > 1 else 0)
         else:
             whole = cls._of(tuple(merged))
-            claims = _palindrome(merged)
-            if claims:
-                object.__setattr__(whole, "_claims", claims)
+            if claims := _palindrome(merged):
+                whole.__dict__["_claims"] = claims
         if scalar is not None:
-            whole = Scaled(scalar, whole)
-            claims = _palindrome(factors)  # rounding may leave conj(c) c an imaginary part
-            whole = whole._claim(claims) if claims else whole
+            # rounding may leave conj(c) c an imaginary part
+            whole = Scaled(scalar, whole)._claim(_palindrome(factors))
         elif len(merged) == len(parts) == len(factors):  # nothing was opened, dropped or merged
             whole.__dict__["_context"] = context
             return whole
@@ -90,41 +96,52 @@ class Product(LinearOperator):
 
     _inherited = UNITARY | STIEFEL
 
-    def _transpose(self) -> LinearOperator:
-        return Product(*(factor.T for factor in reversed(self.operands)))
+    _transpose, _adjoint = images(
+        lambda self, image: Product(*[image(factor) for factor in reversed(self.operands)])
+    )[:2]
+    _conj = operand_images[2]
 
-    def _adjoint(self) -> LinearOperator:
-        return Product(*(factor.H for factor in reversed(self.operands)))
-
-    _conj = conjugate_operands
-
-    def _residual_bound(self, X: Array, B: Array) -> float | None:
+    @property
+    def _least(self) -> Array | None:
+        """1 / |A| of the A whose inverse this is, by sine transforms; None of other products."""
+        xp = self.xp
         if not (isinstance(self.operands[0], Sine) and isinstance(self.operands[1], Diagonal)):
             return None
-        # 1 / |A|
-        least = float(self.xp.min(self.xp.abs(self.xp.stop_gradient(self.operands[1].d))))
+        return xp.min(xp.abs(xp.stop_gradient(self.operands[1].d)))
+
+    def _residual_bound(self, X: Array, B: Array) -> float | None:
+        found = self._least
+        least = 0.0 if found is None else float(found)
         return bound_by_norm(1 / least, X, B) if least > 0 else None
 
     def _parts_of_bound(self, X: Array, B: Array) -> tuple[Array, ...] | None:
         """The numbers by which that bound is found: 1 / |A|, |x| and |b|, on a device."""
-        if not (isinstance(self.operands[0], Sine) and isinstance(self.operands[1], Diagonal)):
-            return None
-        xp = self.xp
-        d, X, B = (xp.stop_gradient(x) for x in (self.operands[1].d, X, B))
-        return xp.min(xp.abs(d)), xp.rough_norm(X, -2), xp.rough_norm(B, -2)
+        least, xp = self._least, self.xp
+        norms = (xp.rough_norm(xp.stop_gradient(x), -2) for x in (X, B))
+        return None if least is None else (least, *norms)
 
     def _matmat(self, X: Array) -> Array:
         return reduce(lambda Y, factor: factor @ Y, reversed(self.operands), X)
 
     def _matvec(self, x: Array) -> Array:
-        if any(len(factor.shape) > 2 for factor in self.operands):
-            # a batched factor turns the vector into a stack of columns
-            return self._matmat(x[:, None])[..., 0]
-        return self._matmat(x)
+        # a batched factor turns the vector into a stack of columns
+        is_batched = any(len(factor.shape) > 2 for factor in self.operands)
+        return LinearOperator._matvec(self, x) if is_batched else self._matmat(x)
 
     @memo
     def _cut(self) -> Any:
-        return inner_cut(self.operands)
+        """The product cut at its largest inner dimension, where only a diagonal may stand between;
+        None where rows cannot be taken."""
+        factors = self.operands
+        inner = [A.shape[-1] for A in factors[:-1]]
+        n = max(inner)
+        i, j = inner.index(n), len(inner) - inner[::-1].index(n)
+        middle = factors[i + 1 : j]
+        if n < 2 or i > 0 or len(middle) > 1 or not all(isinstance(D, Diagonal) for D in middle):
+            return None
+        same = len(factors) == j + 1 and are_adjoint(factors[0], factors[j])
+        has_rows = factors[j]._has_rows and (same or factors[0].H._has_rows)
+        return Cut(j, n, same) if has_rows else None
 
     @property
     def _term_count(self) -> int:
@@ -132,7 +149,13 @@ class Product(LinearOperator):
         return 1 if self._cut is None else self._cut.terms
 
     def _some_terms(self, indices: Array, weights: Array) -> LinearOperator:
-        return inner_terms(self.operands, self._cut, indices, weights)
+        factors, (position, _, same) = self.operands, self._cut
+        if position == 2:
+            weights = weights * self.xp.take(factors[1].d, indices, axis=-1)  # type: ignore[attr-defined]
+        right = factors[position]._rows(indices)
+        if len(factors) > position + 1:
+            right = Product(right, *factors[position + 1 :])
+        return InnerTerms._of(None if same else factors[0].H._rows(indices), right, weights)
 
     @property
     def _has_rows(self) -> bool:
@@ -145,11 +168,8 @@ class Product(LinearOperator):
         # From the right, as blocks of columns, or from the left where that side is thinner.
         if self.shape[-2] < self.shape[-1]:
             return self.xp.matrix_transpose(self.T._dense())
-        dense = reduce(
-            lambda Y, factor: factor @ Y,
-            reversed(self.operands[:-1]),
-            dense_part(self.operands[-1], self),
-        )
+        *others, last = self.operands
+        dense = reduce(lambda Y, factor: factor @ Y, reversed(others), dense_part(last, self))
         return self.xp.broadcast_to(dense, self.shape)
 
     _flops = operand_flops
@@ -166,10 +186,10 @@ def _open(factors: list[LinearOperator]) -> tuple[Any, list[LinearOperator]]:
     stack = list(reversed(factors))
     while stack:
         A = stack.pop()
-        if isinstance(A, Scaled) or isinstance(A, ScaledIdentity):
-            c = A.scalar if isinstance(A, Scaled) else A.number
+        if isinstance(A, (Scaled, ScaledIdentity)):
+            c, B = (A.scalar, A.A) if isinstance(A, Scaled) else (A.number, Identity(A.n))
             scalar = c if scalar is None else multiply_scalars(scalar, c)
-            stack.append(A.A if isinstance(A, Scaled) else Identity(A.shape[-1]))
+            stack.append(B)
         elif isinstance(A, Product):
             stack.extend(reversed(A.operands))
         else:
@@ -180,17 +200,13 @@ def _open(factors: list[LinearOperator]) -> tuple[Any, list[LinearOperator]]:
 def _merge_neighbours(parts: list[LinearOperator]) -> list[LinearOperator]:
     """Factors merged from left to right; an identity is neutral, a zero absorbs everything."""
     if any(isinstance(A, Zero) for A in parts):
-        shape = (parts[0].shape[-2], parts[-1].shape[-1])
         anchor = next((A for A in parts if not A.is_neutral), None)
-        return [Zero(*shape, like=anchor)]
-    merged: list[LinearOperator] = []
-    for A in parts:
-        if merged and isinstance(A, Identity):
+        return [Zero(parts[0].shape[-2], parts[-1].shape[-1], like=anchor)]
+    merged = parts[:1]
+    for A in parts[1:]:
+        if isinstance(A, Identity):
             continue
-        if merged and isinstance(merged[-1], Identity):
-            merged[-1] = A
-            continue
-        pair = _merge_pair(merged[-1], A) if merged else None
+        pair = A if isinstance(merged[-1], Identity) else _merge_pair(merged[-1], A)
         if pair is None:
             merged.append(A)
         else:
@@ -198,18 +214,18 @@ def _merge_neighbours(parts: list[LinearOperator]) -> list[LinearOperator]:
     return merged
 
 
-def _merge_pair(A: LinearOperator, B: LinearOperator) -> LinearOperator | None:
+def _merge_pair(A: Any, B: Any) -> LinearOperator | None:
     """A B as one simple operator, or None."""
     if type(A) is not type(B):
         return None
-    if isinstance(A, Diagonal) and isinstance(B, Diagonal):
+    if isinstance(A, Diagonal):
         return Diagonal(A.d * B.d)
-    if isinstance(A, Permutation) and isinstance(B, Permutation):
+    if isinstance(A, Permutation):
         return A.compose(B)
-    if isinstance(A, Kronecker) and isinstance(B, Kronecker) and len(A.operands) == len(B.operands):
-        if all(a.shape[-1] == b.shape[-2] for a, b in zip(A.operands, B.operands, strict=True)):
-            # (A⊗B)(C⊗D) = AC ⊗ BD
-            return Kronecker(*(a @ b for a, b in zip(A.operands, B.operands, strict=True)))
+    if isinstance(A, Kronecker) and len(A.operands) == len(B.operands):
+        pairs = list(zip(A.operands, B.operands))
+        if all(a.shape[-1] == b.shape[-2] for a, b in pairs):
+            return Kronecker(*(a @ b for a, b in pairs))  # (A⊗B)(C⊗D) = AC ⊗ BD
     return None
 
 

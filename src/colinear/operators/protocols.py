@@ -126,25 +126,17 @@ class Protocols:
 
     # ------------------------------------------------------------------ the protocols of SciPy, Num
 
-    def matvec(self, x: Array) -> Array:
-        """A x for x of shape (n,) or (n, 1), as SciPy's operators."""
+    def dot(self, x: Any) -> Any:
+        """The same as `A @ x`: A x for x of shape (n,) or (n, 1), and A X, as SciPy's operators."""
         return self @ x
+
+    matvec = matmat = __call__ = dot
 
     def rmatvec(self, x: Array) -> Array:
-        """A^H x for x of shape (m,) or (m, 1)."""
+        """A^H x for x of shape (m,) or (m, 1), and A^H X."""
         return self.H @ x
 
-    def matmat(self, X: Array) -> Array:
-        """A X."""
-        return self @ X
-
-    def rmatmat(self, X: Array) -> Array:
-        """A^H X."""
-        return self.H @ X
-
-    def dot(self, x: Any) -> Any:
-        """The same as `A @ x`."""
-        return self @ x
+    rmatmat = rmatvec
 
     def adjoint(self) -> LinearOperator:
         """The same as `A.H`."""
@@ -161,10 +153,6 @@ class Protocols:
     def trace(self) -> Array:
         """The same as `colinear.trace(A)`."""
         return interop.our_function("trace")(self)
-
-    def __call__(self, x: Any) -> Any:
-        """The same as `A @ x`."""
-        return self @ x
 
     def reshape(self, *shape: Any) -> Any:
         """Refused: an operator is no array. (PyLops calls it before it multiplies.)"""

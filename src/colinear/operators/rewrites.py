@@ -48,6 +48,7 @@ from .sparse_algebra import (
 )
 from .sum import Sum
 from .toeplitz import Circulant, Convolution, Toeplitz
+from .tree import Shape
 from .unitary import pad_end
 
 TOEPLITZ = Toeplitz | Circulant | SHIFT
@@ -98,10 +99,8 @@ def rewrite(pattern: Any, **options: Any) -> Callable[[Any], Any]:
     return register
 
 
-def flops(A: LinearOperator) -> float:
-    """What decides where the terms of a sum match several rules, of which the guard of one alone
-    can hold."""
-    return A.flops
+# what decides where the terms of a sum match several rules, of which the guard of one alone can hold
+flops = operator.attrgetter("flops")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -141,14 +140,11 @@ def are_few_terms(A: Any) -> bool:
 @rewrite(BatchSum[LowRank], when=are_few_terms)  # type: ignore[misc]
 def sum_of_low_ranks(A: Any) -> LinearOperator:
     """Σ_i U_i C_i V_i^H is of low rank: all factors side by side"""
-    xp, (U, V, core) = A.xp, (A.A.U, A.A.V, A.A.core)
-    left, right = (
-        U if core is None else xp.matmul(U, core),
-        None if V is None and core is None else U if V is None else V,
-    )
-    return LowRank._of(
-        *(None if x is None else A.A._beside(x, A.axis) for x in (left, right)), None
-    )
+    L = A.A
+    if L.V is None and L.core is None:
+        return LowRank._of(L._beside(L.U, A.axis), None, None)
+    left = L.U if L.core is None else A.xp.matmul(L.U, L.core)
+    return LowRank._of(L._beside(left, A.axis), L._beside(L._right, A.axis), None)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -186,8 +182,6 @@ def _column(T: Any) -> Array:
 def _row(T: Any) -> Array:
     if isinstance(T, Toeplitz):
         return T.xp.conj(T.col) if T.row is None else T.row
-    if isinstance(T, Circulant):
-        return T.xp.roll(T.xp.flip(T.col, axis=-1), 1, axis=-1)
     return _column(T.T)
 
 
@@ -215,12 +209,9 @@ def sum_of_convolutions(A: Any) -> LinearOperator:
         else (times(c, B.kernel, d), B.origin)
         for c, B in parts
     ]
-    before, after = (
-        [max(reach) for reach in zip(*reaches)]
-        for reaches in zip(*(_reach(k, o) for k, o in kernels))
-    )
+    before, after = np.max([_reach(*each) for each in kernels], axis=0).tolist()
 
-    def widen(kernel: Array, origin: tuple[int, ...]) -> Array:
+    def widen(kernel: Array, origin: Shape) -> Array:
         for axis, (b, a) in enumerate(zip(*_reach(kernel, origin)), -d):
             kernel = pad_with_zeros(xp, kernel, before[axis] - b, after[axis] - a, axis)
         return kernel
@@ -228,11 +219,11 @@ def sum_of_convolutions(A: Any) -> LinearOperator:
     return Convolution._of(sum(widen(*each) for each in kernels), C.grid, C.boundary, tuple(before))
 
 
-def _reach(kernel: Array, origin: tuple[int, ...]) -> tuple[tuple[int, ...], list[int]]:
+def _reach(kernel: Array, origin: Shape) -> tuple[Shape, list[int]]:
     """How many entries of a kernel stand before its origin, and how many behind it, in each
     dimension."""
     sizes = kernel.shape[kernel.ndim - len(origin) :]
-    return origin, [size - 1 - o for size, o in zip(sizes, origin, strict=True)]
+    return origin, [size - 1 - o for size, o in zip(sizes, origin)]
 
 
 def are_toeplitz(A: Any) -> bool:
@@ -271,9 +262,8 @@ def sum_of_toeplitz(A: Any) -> LinearOperator:
 def is_sparse_on_grid(A: Any) -> bool:
     """Whether the grid has several dimensions, many points and zeros around it, and the kernel
     few entries, not traced."""
-    few = math.prod(A.kernel.shape[-len(A.grid) :]) <= NARROW_KERNEL
     return (
-        few
+        math.prod(A._sizes) <= NARROW_KERNEL
         and A.boundary == "zero"
         and A.shape[-1] > LARGE_GRID
         and len(A.grid) > 1
@@ -289,15 +279,14 @@ def sparse_of_convolution(A: Any) -> LinearOperator:
     points, entries, values = np.arange(A.shape[-1]).reshape(A.grid), [], []
     for j in np.ndindex(*kernel.shape[-len(A.grid) :]):
         # i - l
-        steps = [(index - origin, n) for index, origin, n in zip(j, origins, A.grid, strict=True)]
+        steps = [(index - origin, n) for index, origin, n in zip(j, origins, A.grid)]
         places = [
             points[tuple(slice(max(0, s * k), n + min(0, s * k)) for k, n in steps)].ravel()
             for s in (1, -1)
         ]
         entries.append(places)
-        values.append(
-            xp.broadcast_to(kernel[(..., *j)][..., None], (*A.batch_shape, len(places[0])))
-        )
+        value = kernel[(..., *j, None)]
+        values.append(xp.broadcast_to(value, (*A.batch_shape, len(places[0]))))
     return assemble(values, join(entries, A.shape[-2:]), A)
 
 
@@ -317,10 +306,8 @@ def are_of_one_partition(A: Any) -> bool:
 @rewrite(Sum[BlockDiag, BlockDiag | DIAGONAL], when=are_of_one_partition)  # type: ignore[misc]
 def sum_of_block_diagonals(A: Any) -> LinearOperator:
     """diag(A, B) + diag(C, D) = diag(A + C, B + D); blocks are definite where the whole is"""
-    sizes = [
-        block.shape[-1]
-        for block in next(term for term in A.operands if isinstance(term, BlockDiag)).operands
-    ]
+    whole = next(term for term in A.operands if isinstance(term, BlockDiag))
+    sizes = [block.shape[-1] for block in whole.operands]
     columns = zip(*(_blocks(term, sizes, A) for term in A.operands))
     return BlockDiag(*(Sum(*blocks)._claim(A.properties & DEFINITE) for blocks in columns))
 
@@ -347,14 +334,10 @@ def are_same(A: LinearOperator, B: LinearOperator) -> bool:
     comparing numbers)."""
     if A is B:
         return True
-    if (
-        type(A) is not type(B)
-        or A.operands
-        or A.shape != B.shape
-        or A._flatten()[1][:2] != B._flatten()[1][:2]
-    ):
+    if type(A) is not type(B) or A.operands or A.shape != B.shape:
         return False
-    return all(x is y for x, y in zip(A.leaves(), B.leaves(), strict=True))
+    is_alike = A._flatten()[1][:2] == B._flatten()[1][:2]
+    return is_alike and all(x is y for x, y in zip(A.leaves(), B.leaves(), strict=True))
 
 
 def kronecker_terms(A: Any) -> list[tuple[Any, tuple[LinearOperator, ...]]]:
@@ -486,11 +469,9 @@ def _tidy(A: Any) -> LinearOperator:
     """A matrix of diagonals as one of the families of three diagonals or one, if it has no more."""
     if not isinstance(A, Banded) or A.m != A.n or not set(A.offsets) <= {-1, 0, 1}:
         return A
+    if A.offsets == (0,):
+        return Diagonal._of(*A.diagonals)
     lines = dict(zip(A.offsets, A.diagonals))
-    if set(lines) == {0}:
-        return Diagonal._of(lines[0])
-    like = {"dtype": A.dtype, "device": A._context.device}
-    lower, diag, upper = (
-        lines[k] if k in lines else A.xp.zeros((A.n - abs(k),), **like) for k in (-1, 0, 1)
+    return Tridiagonal._of(
+        *(lines[k] if k in lines else A.xp.zeros((A.n - abs(k),), **kind_of(A)) for k in (-1, 0, 1))
     )
-    return Tridiagonal._of(lower, diag, upper)

@@ -20,13 +20,14 @@ from .context import (
     join_dtypes,
     known_in,
     split_number,
+    told_by_number,
 )
 from .convert import as_operator, scaled_context
 from .diagonal import Diagonal, Identity, ScaledIdentity, Zero, is_on_circle, known_of_scalar
 from .lowrank import LowRank
 from .neutral import dense_part
 from .printing import bracketed, number_text
-from .tree import Scalar, memo, sole_operand
+from .tree import Scalar, conjugate, images, memo, sole_operand
 
 
 class Scaled(LinearOperator):
@@ -64,42 +65,27 @@ class Scaled(LinearOperator):
         scaled = cls._of(scalar, A) if absorb is None else absorb(scalar, A)
         if absorb is None and type(scalar) is float:
             scaled.__dict__.update(known_in(A._context), shape=A.shape)
-        return scaled._claim(claims) if claims else scaled
+        return scaled._claim(claims)
 
     operands = sole_operand
 
     @memo
     def shape(self) -> tuple[int, ...]:
-        batch = getattr(self.scalar, "shape", ())
-        return (
-            (*broadcast_batches(batch, self.A.shape[:-2], what="Scaled"), *self.A.shape[-2:])
-            if batch
-            else self.A.shape
-        )
+        batch, shape = getattr(self.scalar, "shape", ()), self.A.shape
+        return (*broadcast_batches(batch, shape[:-2], what="Scaled"), *shape[-2:])
 
     @memo
     def _context(self) -> Context:
-        backend, dtype, device = self.A._context
-        xp = namespace_of(self.scalar)
-        if xp is not None and not is_number(self.scalar):
-            if backend is None:
-                own = (
-                    self.scalar.dtype
-                    if dtype is None
-                    else join_dtypes(xp, self.scalar.dtype, dtype)
-                )
-                return Context(xp.name, own, xp.device_of(self.scalar))
-            return Context(backend, xp.result_type(dtype, self.scalar), device)
-        if is_complex_number(self.scalar):  # `complex`: of whatever precision it meets
-            dtype = complex if dtype is None else join_dtypes(self.A.xp, dtype, complex)
-        return Context(backend, dtype, device)
+        c, context = self.scalar, self.A._context
+        if is_number(c):  # `complex`: of whatever precision it meets
+            return told_by_number(context, complex if is_complex_number(c) else None)
+        xp = namespace_of(c)
+        if context.backend is None:
+            return told_by_number(Context(xp.name, c.dtype, xp.device_of(c)), context.dtype)
+        return context._replace(dtype=xp.result_type(context.dtype, c))
 
     def _infer(self) -> int:
-        xp = namespace_of(self.scalar)
-        real = (
-            not isinstance(self.scalar, complex) if xp is None else not xp.is_complex(self.scalar)
-        )
-        known = SYMMETRIC | SELF_ADJOINT if real else SYMMETRIC
+        known = SYMMETRIC if is_complex_number(self.scalar) else SYMMETRIC | SELF_ADJOINT
         if self.A.properties & UNITARY and is_on_circle(self.scalar):
             known |= UNITARY
         return self.A.properties & known
@@ -107,14 +93,10 @@ class Scaled(LinearOperator):
     def _transpose(self) -> LinearOperator:
         return Scaled(self.scalar, self.A.T)
 
-    def _adjoint(self) -> LinearOperator:
-        return Scaled(conjugate_scalar(self.scalar), self.A.H)
-
-    def _conj(self) -> LinearOperator:
-        return Scaled(conjugate_scalar(self.scalar), self.A.conj())
+    _adjoint, _conj = images(lambda self, image: Scaled(conjugate(self.scalar), image(self.A)))[1:]
 
     def _matmat(self, X: Array) -> Array:
-        return self._column_scalar * (self.A @ X)
+        return beside(self.scalar, 2) * (self.A @ X)
 
     def _matvec(self, x: Array) -> Array:
         return beside(self.scalar) * (self.A @ x)
@@ -134,11 +116,7 @@ class Scaled(LinearOperator):
         return Scaled._of(self.scalar, self.A._rows(indices))
 
     def _to_dense(self) -> Array:
-        return self._column_scalar * dense_part(self.A, self)
-
-    @property
-    def _column_scalar(self) -> Any:
-        return beside(self.scalar, 2)
+        return beside(self.scalar, 2) * dense_part(self.A, self)
 
     @property
     def _flops(self) -> float:
@@ -156,12 +134,12 @@ def scalar_like(c: Any, A: LinearOperator) -> Any:
     retracing), a Python number in NumPy."""
     xp = namespace_of(c)
     if xp is not None:
-        if not A.is_neutral and xp is not A.xp:
-            if xp.name == "numpy" and c.ndim == 0:
-                return scalar_like(c[()], A)
-            return scalar_like(from_numpy("*", A.xp, c), A)
-        if not A.is_neutral and c.ndim:
-            check_device("*", A.device, xp.device_of(c))
+        if not A.is_neutral:
+            if xp is not A.xp:
+                is_single = xp.name == "numpy" and c.ndim == 0
+                return scalar_like(c[()] if is_single else from_numpy("*", A.xp, c), A)
+            if c.ndim:
+                check_device("*", A.device, xp.device_of(c))
         return c if xp.is_floating(c) else xp.astype(c, A.dtype)
     if not isinstance(c, NUMBERS):
         raise TypeError(f"*: {type(c).__name__} is not a number.")
@@ -192,19 +170,13 @@ def pull_scalars(operators: list[LinearOperator]) -> tuple[Any, list[Any]]:
     return scalar, parts
 
 
-def conjugate_scalar(c: Any) -> Any:
-    xp = namespace_of(c)
-    # NumPy makes scalars of 0-dimensional arrays
-    return c.conjugate() if xp is None else xp.asarray(xp.conj(c))
-
-
 def peek_scalar(c: Any) -> Any:
     """The number if it can be seen now (not a tracer, not a batch), else None."""
     xp = namespace_of(c)
     if xp is None:
         return c
-    value = xp.peek(c) if c.ndim == 0 else None
-    return None if value is None else value.item() if hasattr(value, "item") else value
+    value: Any = xp.peek(c) if c.ndim == 0 else None
+    return value.item() if hasattr(value, "item") else value
 
 
 def beside(c: Any, ndim: int = 1) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, namespace_of
+from ..backends import Array, adjoint, namespace_of
 from ..errors import BackendError
 from ..properties import POSITIVE_DEFINITE, STIEFEL, UNITARY
 from ..status import is_unseen
@@ -20,7 +20,16 @@ from .diagonal import Diagonal, Identity, ScaledIdentity, Zero
 from .lowrank import LowRank
 from .printing import bracketed
 from .scaled import Scaled
-from .tree import Index, index_or_array, operand_flops, placed, sole_operand
+from .tree import (
+    Index,
+    images,
+    index_or_array,
+    on_host,
+    operand_flops,
+    placed,
+    sole_operand,
+    wrapper_images,
+)
 
 # range | Index | traced array: a range of positive step, integers (repeats allowed), or integers
 # that can't be seen
@@ -69,19 +78,15 @@ class Sliced(LinearOperator):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (*self.A.shape[:-2], count(self.rows), count(self.cols))
+        return (*self.A.shape[:-2], len(self.rows), len(self.cols))
 
     def _infer(self) -> int:
         return _kept(self.A, self.rows, self.cols)
 
-    def _transpose(self) -> LinearOperator:
-        return Sliced._of(self.A.T, self.cols, self.rows)
-
-    def _adjoint(self) -> LinearOperator:
-        return Sliced._of(self.A.H, self.cols, self.rows)
-
-    def _conj(self) -> LinearOperator:
-        return Sliced._of(self.A.conj(), self.rows, self.cols)
+    _transpose, _adjoint = images(
+        lambda self, image: Sliced._of(image(self.A), self.cols, self.rows)
+    )[:2]
+    _conj = wrapper_images[2]
 
     def _matmat(self, X: Array) -> Array:
         return pick(self.A @ embed(X, self.cols, self.A.shape[-1]), self.rows)
@@ -91,9 +96,7 @@ class Sliced(LinearOperator):
         if m < n:  # fewer products with the adjoint, where there is one
             try:
                 rows = self.H @ self.xp.eye(m, **kind_of(self))
-                return self.xp.broadcast_to(
-                    self.xp.conj(self.xp.matrix_transpose(rows)), self.shape
-                )
+                return self.xp.broadcast_to(adjoint(self.xp, rows), self.shape)
             except BackendError:
                 pass
         return LinearOperator._to_dense(self)
@@ -114,19 +117,19 @@ def selection(key: Any, size: int, axis: int) -> Selection:
     """Rows or columns as they are stored: checked, without negative numbers, ranges where
     possible."""
     if isinstance(key, slice):
-        return _as_range(range(*key.indices(size)))
+        key = range(*key.indices(size))
     if isinstance(key, range):
-        key = _as_range(key)
-        if isinstance(key, range) and (not key or (key[0] >= 0 and key[-1] < size)):
+        # torch has no slices of negative step, so those are integers
+        if key.step > 0 and (not key or (key[0] >= 0 and key[-1] < size)):
             return key
-        key = np.asarray(key.host if isinstance(key, Index) else key, dtype=np.int64)
+        key = Index(key)
     if isinstance(key, Index):
         key = key.host
     xp = namespace_of(key)
     if is_unseen(key) and (xp.is_traced(key) or key.dtype != xp.bool):
         # its values are not to be seen: out of range is as the framework has it
         return xp.where(key < 0, key + size, key)
-    host = np.asarray(key if xp is None else xp.to_numpy(key))
+    host = on_host(key)
     if host.ndim != 1:
         raise IndexError(
             f"rows and columns are one-dimensional; got an index of shape {host.shape} for axis "
@@ -149,37 +152,17 @@ def selection(key: Any, size: int, axis: int) -> Selection:
 
 def check_range(host: Any, size: int, axis: int) -> None:
     """NumPy's IndexError for what is out of range."""
-    wrong = (
-        np.asarray(host)[(host < -size) | (host >= size)]
-        if np.ndim(host)
-        else [host] * (not -size <= host < size)
-    )
+    host = np.ravel(host)
+    wrong = host[(host < -size) | (host >= size)]
     if len(wrong):
         raise IndexError(
             f"index {int(wrong[0])} is out of bounds for axis {axis} with size {size}."
         )
 
 
-def _as_range(key: range) -> Selection:
-    # torch has no slices of negative step, so those are integers
-    return key if key.step > 0 else Index(key) if len(key) else range(0)
-
-
 def is_all(key: Selection, size: int) -> bool:
-    return (isinstance(key, range) and len(key) == size and key.step == 1) or (
-        isinstance(key, range) and size == len(key) == 1
-    )
-
-
-def count(key: Selection) -> int:
-    """How many are selected."""
-    return (
-        len(key)
-        if isinstance(key, range)
-        else key.host.shape[0]
-        if isinstance(key, Index)
-        else key.shape[0]
-    )
+    """Whether nothing is left out: a range is of positive step and inside."""
+    return isinstance(key, range) and len(key) == size
 
 
 def same(rows: Selection, cols: Selection) -> bool:
@@ -200,19 +183,12 @@ def _compose(outer: Selection, inner: Selection) -> Selection:
     """The selection that picks `inner` of what `outer` picked."""
     if isinstance(outer, range) and isinstance(inner, range):
         return outer[inner.start : inner.stop : inner.step]
-    if isinstance(outer, range):
-        outer = Index(outer)
-    key = (
-        inner.host
-        if isinstance(inner, Index)
-        else np.asarray(inner, dtype=np.int64)
-        if isinstance(inner, range)
-        else inner
-    )
-    xp = namespace_of(key)
-    if xp is not None and xp.name != "numpy":
-        return xp.take(outer.on(xp) if isinstance(outer, Index) else outer, key, axis=0)
-    return Index(outer.host[key]) if isinstance(outer, Index) else outer[key]
+    outer, inner = (Index(key) if isinstance(key, range) else key for key in (outer, inner))
+    if isinstance(outer, Index) and isinstance(inner, Index):
+        return Index(outer.host[inner.host])
+    xp = namespace_of(outer if isinstance(inner, Index) else inner)  # traced
+    outer, inner = (key.on(xp) if isinstance(key, Index) else key for key in (outer, inner))
+    return xp.take(outer, inner)
 
 
 def _text(key: Selection, size: int) -> str:
@@ -220,10 +196,14 @@ def _text(key: Selection, size: int) -> str:
         return ":"
     if isinstance(key, range):
         return f"{key.start}:{key.stop}" + (f":{key.step}" if key.step != 1 else "")
-    return f"{count(key)} of {size}"
+    return f"{len(key)} of {size}"
 
 
 # ---------------------------------------------------------------------- P x and P^T x
+
+
+def _slice(key: range) -> slice:
+    return slice(key.start, max(key.stop, 0), key.step)
 
 
 def pick(x: Array, key: Selection, axis: int = -2) -> Array:
@@ -231,8 +211,7 @@ def pick(x: Array, key: Selection, axis: int = -2) -> Array:
     if isinstance(key, range):
         if is_all(key, x.shape[axis]):
             return x
-        tail = (slice(None),) * (-axis - 1)
-        return x[(..., slice(key.start, max(key.stop, 0), key.step), *tail)]
+        return x[(..., _slice(key), *(slice(None),) * (-axis - 1))]
     xp = namespace_of(x)
     return xp.take(x, placed(key, xp, x), axis=axis)
 
@@ -245,7 +224,7 @@ def embed(X: Array, key: Selection, size: int) -> Array:
     xp = namespace_of(X)
     zeros = xp.zeros((*X.shape[:-2], size, X.shape[-1]), **kind_of(X))
     if isinstance(key, range):
-        return xp.set_at(zeros, (..., slice(key.start, max(key.stop, 0), key.step), slice(None)), X)
+        return xp.set_at(zeros, (..., _slice(key), slice(None)), X)
     return xp.scatter_add(zeros, placed(key, xp, X), X, axis=-2)
 
 
@@ -257,18 +236,16 @@ def _kept(A: LinearOperator, rows: Selection, cols: Selection) -> int:
     that."""
     mask = 0
     if same(rows, cols):
-        mask |= A.properties & ~(STIEFEL | UNITARY | POSITIVE_DEFINITE)
-        if A.properties & POSITIVE_DEFINITE and distinct(rows):
-            mask |= POSITIVE_DEFINITE
+        lost = STIEFEL | UNITARY if distinct(rows) else STIEFEL | UNITARY | POSITIVE_DEFINITE
+        mask |= A.properties & ~lost
     if is_all(rows, A.shape[-2]) and distinct(cols):
         mask |= A.properties & STIEFEL
     return mask
 
 
 def _slice_lowrank(A: Any, rows: Selection, cols: Selection) -> LinearOperator:
-    if A.V is None and same(rows, cols):
-        return LowRank(pick(A.U, rows), None, A.core)
-    return LowRank(pick(A.U, rows), pick(A._right, cols), A.core)
+    is_mirrored = A.V is None and same(rows, cols)
+    return LowRank(pick(A.U, rows), None if is_mirrored else pick(A._right, cols), A.core)
 
 
 def _principal(slice_it: Callable[[Any, Selection], LinearOperator]) -> Any:
@@ -280,9 +257,9 @@ def _principal(slice_it: Callable[[Any, Selection], LinearOperator]) -> Any:
 _SIMPLIFICATIONS: dict[type, Any] = {
     Dense: lambda A, rows, cols: Dense(pick(pick(A.A, rows), cols, axis=-1)),
     Diagonal: _principal(lambda A, key: Diagonal(pick(A.d, key, axis=-1))),
-    Identity: _principal(lambda A, key: Identity._of(count(key), A.context)),
-    ScaledIdentity: _principal(lambda A, key: ScaledIdentity._of(A.c, count(key), A.context)),
-    Zero: lambda A, rows, cols: A._replace(m=count(rows), n=count(cols)),
+    Identity: _principal(lambda A, key: Identity._of(len(key), A.context)),
+    ScaledIdentity: _principal(lambda A, key: ScaledIdentity._of(A.c, len(key), A.context)),
+    Zero: lambda A, rows, cols: A._replace(m=len(rows), n=len(cols)),
     Scaled: lambda A, rows, cols: Scaled(A.scalar, Sliced(A.A, rows, cols)),
     LowRank: _slice_lowrank,
 }

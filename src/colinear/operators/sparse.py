@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import backends
-from ..backends import Array, namespace_of
+from ..backends import Array, adjoint, namespace_of
 from ..errors import BackendError, DtypeError, ShapeError
 from .banded import scatter_dense
 from .base import LinearOperator
-from .context import Context, as_array, check_dtype, kind_of
-from .tree import Index, conjugate_leaves
+from .context import as_array, check_dtype, kind_of
+from .tree import Index, Shape, conjugate_leaves, memo, on_host
 
 
 class SparseStructure:
@@ -34,73 +33,59 @@ class SparseStructure:
         In the transpose of a structure: which of its entries each one was.
     """
 
-    __slots__ = ("_hash", "_rows", "_transposed", "columns", "indptr", "memo", "order", "shape")
-
     def __init__(self, indptr: Any, columns: Any, shape: tuple[int, int], order: Any = None):
         self.shape = (int(shape[0]), int(shape[1]))
         # as SciPy: half the memory, and no conversion there
-        small = max(*self.shape, len(columns)) < 2**31
-        self.indptr = _frozen(indptr, np.int32 if small else np.int64)
-        self.columns = _frozen(columns, np.int32 if small else np.int64)
-        self._rows: Any = None
+        dtype = np.int32 if max(*self.shape, len(columns)) < 2**31 else np.int64
+        self.indptr, self.columns = _frozen(indptr, dtype), _frozen(columns, dtype)
         self.order = None if order is None else _frozen(order, np.int64)
         self.memo: dict[Any, Any] = {}
-        self._hash: int | None = None
-        self._transposed: SparseStructure | None = None
 
     @property
     def nnz(self) -> int:
         return len(self.columns)
 
-    @property
+    @memo
     def rows(self) -> Any:
-        if self._rows is None:
-            self._rows = _frozen(
-                np.repeat(np.arange(self.shape[0]), np.diff(self.indptr)), self.columns.dtype
-            )
-        return self._rows
+        rows = np.repeat(np.arange(self.shape[0]), np.diff(self.indptr))
+        return _frozen(rows, self.columns.dtype)
 
-    @property
+    @memo
     def transposed(self) -> SparseStructure:
         """The pattern of the transpose; the transpose's values are `data[..., order]`, with the
         `order` found there."""
-        if self._transposed is None:
-            order = np.argsort(self.columns, kind="stable")  # by column, and within one by row
-            flipped = SparseStructure(
-                _starts(self.columns, self.shape[1]), self.rows[order], self.shape[::-1], order
-            )
-            back = SparseStructure(self.indptr, self.columns, self.shape, np.argsort(order))
-            back.memo, back._transposed, flipped._transposed = self.memo, flipped, back
-            self._transposed = flipped
-        return self._transposed
+        order = np.argsort(self.columns, kind="stable")  # by column, and within one by row
+        flipped = SparseStructure(
+            _starts(self.columns, self.shape[1]), self.rows[order], self.shape[::-1], order
+        )
+        back = SparseStructure(self.indptr, self.columns, self.shape, np.argsort(order))
+        back.__dict__.update(memo=self.memo, transposed=flipped)
+        flipped.__dict__["transposed"] = back
+        return flipped
 
-    @property
+    @memo
     def is_symmetric(self) -> bool:
         """Whether the transpose has its entries in the same places."""
-        found = self.memo.get("symmetric")
-        if found is None:
-            other = self.transposed
-            found = np.array_equal(self.indptr, other.indptr) and np.array_equal(
-                self.columns, other.columns
-            )
-            self.memo["symmetric"] = found
-        return bool(found)
+        return self == self.transposed
 
-    @property
+    @memo
     def is_triangular(self) -> bool:
         """Whether nothing stands above the diagonal, or nothing below it."""
-        found = self.memo.get("triangular")
-        if found is None:
-            rows, columns = self.rows, self.columns
-            found = self.memo["triangular"] = bool(
-                np.all(columns <= rows) or np.all(columns >= rows)
-            )
-        return found
+        rows, columns = self.rows, self.columns
+        return bool(np.all(columns <= rows) or np.all(columns >= rows))
+
+    @memo
+    def padded(self) -> tuple[Index, Index, Index]:
+        """For each row the places of its entries, their columns, and 1 or, behind its end, 0; (m,
+        l)."""
+        lengths = np.diff(self.indptr)
+        steps = np.arange(lengths.max())
+        filled = steps < lengths[:, None]
+        places = np.where(filled, np.asarray(self.indptr)[:-1, None] + steps, 0)
+        return Index(places), Index(self.columns[places] * filled), Index(filled)
 
     def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return (
+        return self is other or (
             isinstance(other, SparseStructure)
             and self.shape == other.shape
             and self.nnz == other.nnz
@@ -109,9 +94,11 @@ class SparseStructure:
             and np.array_equal(self.columns, other.columns)
         )
 
+    @memo
+    def _hash(self) -> int:
+        return hash((self.shape, self.indptr.tobytes(), self.columns.tobytes()))
+
     def __hash__(self) -> int:
-        if self._hash is None:
-            self._hash = hash((self.shape, self.indptr.tobytes(), self.columns.tobytes()))
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -144,14 +131,9 @@ def from_coordinates(
     m, n = shape
     if len(rows) and (rows.min() < 0 or columns.min() < 0 or rows.max() >= m or columns.max() >= n):
         raise ShapeError(f"Sparse: there are indices outside the {m}x{n} matrix.")
-    order = np.lexsort((columns, rows))
-    rows, columns = rows[order], columns[order]
-    is_first = np.ones(len(rows), bool)
-    is_first[1:] = (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
-    structure = SparseStructure(_starts(rows[is_first], m), columns[is_first], shape)
-    places = np.empty(len(order), np.int64)
-    places[order] = np.cumsum(is_first) - 1
-    is_identity = is_first.all() and bool((order[1:] > order[:-1]).all())
+    entries, places = np.unique(rows.astype(np.int64) * n + columns, return_inverse=True)
+    structure = SparseStructure(_starts(entries // max(n, 1), m), entries % max(n, 1), shape)
+    is_identity = np.array_equal(places, np.arange(len(entries)))
     return structure, None if is_identity else places
 
 
@@ -197,7 +179,7 @@ class Sparse(LinearOperator):
         return cls._of(data, structure)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return (*self.data.shape[:-1], *self.structure.shape)
 
     @property
@@ -226,10 +208,22 @@ class Sparse(LinearOperator):
 
     @property
     def _has_rows(self) -> bool:
-        return rows_are_alike(self.structure)
+        """Whether filling up all rows to the longest wastes little."""
+        structure = self.structure
+        if not structure.nnz:
+            return False
+        return bool(structure.shape[0] * np.diff(structure.indptr).max() <= WASTE * structure.nnz)
 
     def _rows(self, indices: Array) -> LinearOperator:
-        return taken_rows(self.data, self.structure, indices)
+        data, structure = self.data, self.structure
+        xp = namespace_of(data)
+        where, columns, filled = (
+            xp.take(xp.asarray(x.on(xp, xp.device_of(data))), indices, axis=0)
+            for x in structure.padded
+        )
+        flat = xp.take(data, xp.reshape(where, (-1,)), axis=-1)
+        values = xp.reshape(flat, (*data.shape[:-1], *where.shape)) * xp.astype(filled, data.dtype)
+        return SparseRows._of(values, columns, structure.shape[1])
 
     def _to_dense(self) -> Array:
         structure = self.structure
@@ -247,18 +241,20 @@ class Sparse(LinearOperator):
 # ---------------------------------------------------------------------- reading the frameworks' for
 
 
-def _read(S: Any) -> tuple[Array, SparseStructure]:
+Read = tuple[Array, SparseStructure]
+
+
+def _read(S: Any) -> Read:
     scipy_sparse = sys.modules.get("scipy.sparse")  # an object of SciPy's has loaded it
     if scipy_sparse is not None and scipy_sparse.issparse(S):
         return _read_scipy(S)
-    kind = type(S).__name__
-    if kind in ("BCOO", "BCSR") and type(S).__module__.startswith("jax."):
-        return _read_bcoo(S) if kind == "BCOO" else _read_bcsr(S)
+    if type(S).__name__ in ("BCOO", "BCSR") and type(S).__module__.startswith("jax."):
+        return _read_jax(S)
     layout = str(getattr(S, "layout", ""))
     if layout == "torch.sparse_coo":
         return _read_torch_coo(S)
     if layout in ("torch.sparse_csr", "torch.sparse_csc"):
-        return _read_torch_compressed(S, by_rows=layout.endswith("csr"))
+        return _read_torch_compressed(S, is_by_rows=layout.endswith("csr"))
     if layout in ("torch.sparse_bsr", "torch.sparse_bsc"):
         raise BackendError(
             f"Sparse: torch's blocked layout {layout} is not supported. Use S.to_sparse_csr()."
@@ -273,7 +269,7 @@ def _read(S: Any) -> tuple[Array, SparseStructure]:
     )
 
 
-def _read_scipy(S: Any) -> tuple[Array, SparseStructure]:
+def _read_scipy(S: Any) -> Read:
     if S.ndim != 2:
         raise ShapeError(f"Sparse: the array has shape {S.shape}; expected a matrix.")
     check_dtype("Sparse", S.dtype)
@@ -284,62 +280,53 @@ def _read_scipy(S: Any) -> tuple[Array, SparseStructure]:
     return rows.data, SparseStructure(rows.indptr, rows.indices, rows.shape)
 
 
-def _read_bcoo(S: Any) -> tuple[Array, SparseStructure]:
+def _read_jax(S: Any) -> Read:
     if S.n_dense or S.n_sparse != 2:
         raise ShapeError(
-            f"Sparse: a BCOO array with {S.n_sparse} sparse and {S.n_dense} dense dimensions; "
-            "expected 2 and none."
+            f"Sparse: a {type(S).__name__} array with {S.n_sparse} sparse and {S.n_dense} dense "
+            "dimensions; expected 2 and none."
         )
-    indices = _host(S.indices, backends.get("jax"))
-    batch, (m, n) = S.shape[: S.n_batch], S.shape[-2:]
-    return _assemble(S.data, indices[..., 0], indices[..., 1], batch, (m, n), backends.get("jax"))
+    indices = _host(S.indices)
+    if type(S).__name__ == "BCOO":
+        rows, columns = indices[..., 0], indices[..., 1]
+    else:
+        columns = indices
+        rows = _uncompressed(_host(S.indptr), columns.shape[-1], padding=S.shape[-2])
+    return _assemble(S.data, rows, columns, S.shape)
 
 
-def _read_bcsr(S: Any) -> tuple[Array, SparseStructure]:
-    if S.n_dense:
-        raise ShapeError(f"Sparse: a BCSR array with {S.n_dense} dense dimensions; expected none.")
-    xp = backends.get("jax")
-    columns = _host(S.indices, xp)
-    rows = _uncompressed(_host(S.indptr, xp), columns.shape[-1], padding=S.shape[-2])
-    return _assemble(S.data, rows, columns, S.shape[: S.n_batch], S.shape[-2:], xp)
-
-
-def _read_torch_coo(S: Any) -> tuple[Array, SparseStructure]:
+def _read_torch_coo(S: Any) -> Read:
     if S.dense_dim() or S.sparse_dim() < 2:
         kinds = f"{S.sparse_dim()} sparse and {S.dense_dim()} dense dimensions"
         raise ShapeError(f"Sparse: a tensor with {kinds}; expected a sparse matrix.")
-    xp = backends.get("torch")
     S = S.coalesce()  # the values of one that is not have no graph
     values = S.values().clone()  # as a view of a sparse tensor they would break torch.compile
-    *outer, rows, columns = _host(S.indices(), xp)
-    batch, shape = tuple(S.shape[:-2]), tuple(S.shape[-2:])
-    if not batch:
-        return _assemble(values, rows, columns, (), shape, xp)
-    return _scatter(values, np.ravel_multi_index(outer, batch), rows, columns, batch, shape, xp)
+    *outer, rows, columns = _host(S.indices())
+    if not outer:
+        return _assemble(values, rows, columns, S.shape)
+    return _scatter(values, np.ravel_multi_index(outer, S.shape[:-2]), rows, columns, S.shape)
 
 
-def _read_torch_compressed(S: Any, by_rows: bool) -> tuple[Array, SparseStructure]:
-    xp = backends.get("torch")
+def _read_torch_compressed(S: Any, is_by_rows: bool) -> Read:
     if S.dense_dim():
         raise ShapeError(f"Sparse: a tensor with {S.dense_dim()} dense dimensions; expected none.")
-    starts, inner = (
-        (S.crow_indices(), S.col_indices()) if by_rows else (S.ccol_indices(), S.row_indices())
-    )
-    inner = _host(inner, xp)
-    outer = _uncompressed(_host(starts, xp), inner.shape[-1])
-    rows, columns = (outer, inner) if by_rows else (inner, outer)
-    values, batch, shape = S.values().clone(), tuple(S.shape[:-2]), tuple(S.shape[-2:])
-    return _assemble(values, rows, columns, batch, shape, xp)
+    if is_by_rows:
+        columns = _host(S.col_indices())
+        rows = _uncompressed(_host(S.crow_indices()), columns.shape[-1])
+    else:
+        rows = _host(S.row_indices())
+        columns = _uncompressed(_host(S.ccol_indices()), rows.shape[-1])
+    return _assemble(S.values().clone(), rows, columns, S.shape)
 
 
-def _host(indices: Any, xp: Any) -> Any:
-    if xp.is_traced(indices):
+def _host(indices: Any) -> Any:
+    if namespace_of(indices).is_traced(indices):
         raise BackendError(
             "Sparse: the indices are traced, and the pattern of a sparse matrix must be known. "
             "Make Sparse(S) outside the "
             "transformation and pass the operator in: its values are leaves, its pattern is static."
         )
-    return np.asarray(xp.to_numpy(indices))
+    return on_host(indices)
 
 
 def _uncompressed(starts: Any, count: int, padding: int = 0) -> Any:
@@ -351,32 +338,23 @@ def _uncompressed(starts: Any, count: int, padding: int = 0) -> Any:
     return np.reshape(padded, (*starts.shape[:-1], count))
 
 
-def _assemble(
-    data: Any, rows: Any, columns: Any, batch: tuple[int, ...], shape: Any, xp: Any
-) -> tuple[Array, SparseStructure]:
+def _assemble(data: Any, rows: Any, columns: Any, shape: Any) -> Read:
     """Values (*batch, count) at coordinates of the same shape (or without batch), sorted and
-    summed."""
+    summed; `shape` is that of the operator."""
     data = as_array(data, "Sparse")
-    count = rows.shape[-1]
-    flat_rows, flat_columns = rows.reshape(-1, count), columns.reshape(-1, count)
-    if len(flat_rows) and (
-        (flat_rows != flat_rows[0]).any() or (flat_columns != flat_columns[0]).any()
-    ):  # different patterns
+    xp, batch, (m, n), count = namespace_of(data), shape[:-2], shape[-2:], rows.shape[-1]
+    patterns = np.stack([rows, columns]).reshape(2, math.prod(rows.shape[:-1]), count)
+    if (patterns != patterns[:, :1]).any():
         outer = np.repeat(np.arange(math.prod(batch)), count)
         rows, columns = (np.broadcast_to(x, (*batch, count)).reshape(-1) for x in (rows, columns))
         values = xp.reshape(xp.broadcast_to(data, (*batch, count)), (-1,))
-        return _scatter(values, outer, rows, columns, batch, shape, xp)
-    rows, columns = (
-        (flat_rows[0], flat_columns[0]) if len(flat_rows) else (np.zeros(0, int), np.zeros(0, int))
-    )
-    is_inside = (rows < shape[0]) & (columns < shape[1])  # JAX pads with indices that are not
+        return _scatter(values, outer, rows, columns, shape)
+    rows, columns = patterns[:, 0] if patterns.size else np.zeros((2, 0), int)
+    is_inside = (rows < m) & (columns < n)  # JAX pads with indices that are not
     if not is_inside.all():
-        rows, columns, data = (
-            rows[is_inside],
-            columns[is_inside],
-            xp.take(data, np.flatnonzero(is_inside), axis=-1),
-        )
-    structure, places = from_coordinates(rows, columns, shape)
+        rows, columns = rows[is_inside], columns[is_inside]
+        data = xp.take(data, np.flatnonzero(is_inside), axis=-1)
+    structure, places = from_coordinates(rows, columns, (m, n))
     return collected(xp, data, structure, places), structure
 
 
@@ -390,18 +368,17 @@ def collected(xp: Any, data: Array, structure: SparseStructure, places: Any) -> 
     return xp.scatter_add(empty, places, data, axis=-1)
 
 
-def _scatter(
-    values: Any, outer: Any, rows: Any, columns: Any, batch: tuple[int, ...], shape: Any, xp: Any
-) -> tuple[Array, SparseStructure]:
+def _scatter(values: Any, outer: Any, rows: Any, columns: Any, shape: Any) -> Read:
     """A batch of matrices of different patterns, as one of their union: `outer` is the matrix of
     each value."""
     values = as_array(values, "Sparse")
-    is_inside = (rows < shape[0]) & (columns < shape[1])
-    structure, places = from_coordinates(rows[is_inside], columns[is_inside], shape)
+    xp, batch, (m, n) = namespace_of(values), shape[:-2], shape[-2:]
+    is_inside = (rows < m) & (columns < n)
+    structure, places = from_coordinates(rows[is_inside], columns[is_inside], (m, n))
     places = np.arange(structure.nnz) if places is None else places
     flat = xp.zeros((math.prod(batch) * structure.nnz,), **kind_of(values))
-    inside = xp.take(values, np.flatnonzero(is_inside), axis=0)
-    data = xp.scatter_add(flat, outer[is_inside] * structure.nnz + places, inside, axis=0)
+    inside = xp.take(values, np.flatnonzero(is_inside))
+    data = xp.scatter_add(flat, outer[is_inside] * structure.nnz + places, inside)
     return xp.reshape(data, (*batch, structure.nnz)), structure
 
 
@@ -423,13 +400,8 @@ class SparseRows(LinearOperator):
     width: int
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return (*self.values.shape[:-1], self.width)
-
-    @property
-    def _context(self) -> Context:
-        xp = namespace_of(self.values)
-        return Context(xp.name, self.values.dtype, xp.device_of(self.values))
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
@@ -440,61 +412,17 @@ class SparseRows(LinearOperator):
     def _rmatmat(self, X: Array) -> Array:
         xp = namespace_of(X)
         terms = xp.conj(self.values)[..., None] * X[..., None, :]  # (*batch, b, l, k)
-        k, device, columns = X.shape[-1], xp.device_of(X), xp.reshape(self.columns, (-1,))
         # NumPy and torch add to single numbers several times as fast as to rows
-        if terms.ndim == 3:
-            each = xp.reshape(columns[:, None] * k + xp.arange(k, device=device), (-1,))
-            sums = xp.scatter_add(
-                xp.zeros((self.width * k,), dtype=terms.dtype, device=device),
-                each,
-                xp.reshape(terms, (-1,)),
-            )
-            return xp.reshape(sums, (self.width, k))
-        terms = xp.reshape(terms, (*terms.shape[:-3], -1, k))
-        empty = xp.zeros((*terms.shape[:-2], self.width, k), dtype=terms.dtype, device=device)
-        return xp.scatter_add(empty, columns, terms, axis=-2)
+        batch, k, device = terms.shape[:-3], X.shape[-1], xp.device_of(X)
+        each = xp.reshape(self.columns[..., None] * k + xp.arange(k, device=device), (-1,))
+        empty = xp.zeros((*batch, self.width * k), dtype=terms.dtype, device=device)
+        terms = xp.reshape(terms, (*batch, each.shape[0]))
+        return xp.reshape(xp.scatter_add(empty, each, terms, axis=-1), (*batch, self.width, k))
 
     def _to_dense(self) -> Array:
         xp, eye = self.xp, self.xp.eye(self.shape[-2], **kind_of(self.values))
-        return xp.conj(xp.matrix_transpose(self._rmatmat(eye)))
+        return adjoint(xp, self._rmatmat(eye))
 
     @property
     def _flops(self) -> float:
         return 2.0 * self.values.shape[-2] * self.values.shape[-1]
-
-
-def rows_are_alike(structure: Any) -> bool:
-    """Whether filling up all rows to the longest wastes little."""
-    if not structure.nnz:
-        return False
-    return bool(structure.shape[0] * np.diff(structure.indptr).max() <= WASTE * structure.nnz)
-
-
-def taken_rows(data: Array, structure: Any, indices: Array) -> SparseRows:
-    """The rows of these indices."""
-    xp = namespace_of(data)
-    places, columns, filled = _padded(structure)
-    device = xp.device_of(data)
-    where, columns, filled = (
-        xp.take(xp.asarray(x.on(xp, device)), indices, axis=0) for x in (places, columns, filled)
-    )
-    flat = xp.take(data, xp.reshape(where, (-1,)), axis=-1)
-    values = xp.reshape(flat, (*data.shape[:-1], *where.shape)) * xp.astype(filled, data.dtype)
-    return SparseRows._of(values, columns, structure.shape[1])
-
-
-def _padded(structure: Any) -> tuple[Index, Index, Index]:
-    """For each row the places of its entries, their columns, and 1 or, behind its end, 0; (m,
-    l)."""
-    found = structure.memo.get("padded rows")
-    if found is None:
-        lengths = np.diff(structure.indptr)
-        steps = np.arange(lengths.max())
-        filled = steps < lengths[:, None]
-        places = np.where(filled, np.asarray(structure.indptr)[:-1, None] + steps, 0)
-        found = structure.memo["padded rows"] = (
-            Index(places),
-            Index(structure.columns[places] * filled),
-            Index(filled),
-        )
-    return found

@@ -18,7 +18,7 @@ from ..dispatch.functions import Function
 from ..errors import MethodError
 from .banded import Banded, Tridiagonal, natural_length, pad_with_zeros
 from .base import LinearOperator
-from .context import broadcast_batches, kind_of
+from .context import broadcast_batches, kind_of, spread
 from .diagonal import Diagonal, Identity, ScaledIdentity, scalar_of
 from .product import Product
 from .scaled import Scaled, beside
@@ -112,14 +112,13 @@ def entries_of_product(A: Any, weights: Any) -> Any:
     stored = [ask(count_entries, factor, np.ones(factor.shape[-1])) for factor in A.operands]
     if any(each is None for each in stored):
         return None
+    m, n = A.shape[-2:]
     filled, found = (
         reduce(lambda w, factor: ask(count_entries, factor, w), reversed(A.operands), w)
-        for w in (np.ones(A.shape[-1]), weights)
+        for w in (np.ones(n), weights)
     )
-    m, n = A.shape[-2:]
-    return (
-        found if filled.sum() <= min(LARGEST_FILL * sum(map(np.sum, stored)), m * n // 4) else None
-    )
+    few = min(LARGEST_FILL * sum(map(np.sum, stored)), m * n // 4)
+    return found if filled.sum() <= few else None
 
 
 # --------------------------------------------------------------------------------------------------
@@ -130,8 +129,7 @@ def refuse(A: LinearOperator, whole: LinearOperator) -> Any:
     framework of the whole."""
     raise MethodError(
         f"the entries of a sparse matrix are needed, and {A!r} does not show them. Use Sparse(S), "
-        "or a preconditioner that asks for "
-        "products alone: Nystrom(rank), Chebyshev(degree)."
+        "or a preconditioner that asks for products alone: Nystrom(rank), Chebyshev(degree)."
     )
 
 
@@ -169,9 +167,8 @@ def entries_times_scalar(A: Any, whole: LinearOperator) -> Any:
     inner = ask(multiply_out, A.A, whole)
     if isinstance(inner, Sparse):
         return Sparse._of(times(A.scalar, inner.data), inner.structure)
-    return Banded._of(
-        tuple([times(A.scalar, d) for d in inner.diagonals]), inner.offsets, inner.m, inner.n
-    )
+    diagonals = tuple([times(A.scalar, d) for d in inner.diagonals])
+    return Banded._of(diagonals, inner.offsets, inner.m, inner.n)
 
 
 @rule(multiply_out, Sum)
@@ -180,11 +177,8 @@ def add_entries(A: Any, whole: LinearOperator) -> Any:
     parts = [ask(multiply_out, term, whole) for term in A.operands]
     if any(isinstance(part, Sparse) for part in parts):
         return _add_sparse(parts, whole)
-    by_offset: dict[int, Array] = {}
-    for part in parts:
-        for k, d in zip(part.offsets, part.diagonals):
-            by_offset[k] = by_offset[k] + d if k in by_offset else d
-    return Banded._of(tuple(by_offset.values()), tuple(by_offset), *A.shape[-2:])
+    lines = (line for part in parts for line in zip(part.offsets, part.diagonals))
+    return _add_diagonals(lines, *A.shape[-2:])
 
 
 @rule(multiply_out, Product)
@@ -216,18 +210,14 @@ def coordinates(A: Any) -> list[tuple[Any, Any]]:
 
 def _add_sparse(parts: list[Any], whole: LinearOperator) -> Any:
     """The sum of sparse and banded matrices; where entries come to stand is remembered."""
+    structures = [part.structure for part in parts if isinstance(part, Sparse)]
     key = [part.structure if isinstance(part, Sparse) else part.offsets for part in parts]
-    memo: dict[Any, Any] = next(
-        (part.structure.memo for part in parts if isinstance(part, Sparse)), {}
-    )
+    memo: dict[Any, Any] = structures[0].memo if structures else {}
     known, found = memo.get("sum", (None, None))
     if known != key:
         found = join([entry for part in parts for entry in coordinates(part)], parts[0].shape[-2:])
         memo["sum"] = key, found
-    values = [
-        x for part in parts for x in ((part.data,) if isinstance(part, Sparse) else part.diagonals)
-    ]
-    return assemble(values, found, whole)
+    return assemble([x for part in parts for x in part.leaves()], found, whole)
 
 
 def join(entries: Iterable[Any], shape: Any) -> Any:
@@ -239,14 +229,9 @@ def join(entries: Iterable[Any], shape: Any) -> Any:
 def assemble(values: list[Array], found: Any, whole: LinearOperator) -> Any:
     """The sparse matrix of values (*batch, count) in the places that were found, those in one
     place added."""
-    xp, batch, (structure, places) = (
-        whole.xp,
-        broadcast_batches(*(tuple(x.shape[:-1]) for x in values)),
-        found,
-    )
-    data = xp.concat(
-        [xp.astype(xp.broadcast_to(x, (*batch, x.shape[-1])), whole.dtype) for x in values], axis=-1
-    )
+    xp, (structure, places) = whole.xp, found
+    batch = broadcast_batches(*(tuple(x.shape[:-1]) for x in values))
+    data = xp.concat([xp.astype(spread(x, batch, 1), whole.dtype) for x in values], axis=-1)
     return Sparse._of(collected(xp, data, structure, places), structure)
 
 
@@ -265,7 +250,7 @@ def _multiply_sparse(whole: LinearOperator, A: Sparse, B: Sparse) -> Any:
 def _multiply_bands(A: Banded, B: Banded) -> Banded:
     """(A B)_(i,i+k) = Σ_(p+q=k) A_(i,i+p) B_(i+p,i+k)"""
     xp, m, n, inner = A.xp, A.m, B.n, A.n
-    by_offset: dict[int, Array] = {}
+    lines: list[tuple[int, Array]] = []
     for (p, a), (q, b) in product(zip(A.offsets, A.diagonals), zip(B.offsets, B.diagonals)):
         k = p + q
         low, high = max(0, -p, -k), min(m, inner - p, n - k)  # the rows where both have entries
@@ -275,8 +260,16 @@ def _multiply_bands(A: Banded, B: Banded) -> Banded:
         b = b[..., low + p - max(0, -q) : high + p - max(0, -q)]
         top = max(0, -k)
         term = pad_with_zeros(xp, a * b, low - top, top + natural_length(k, m, n) - high, axis=-1)
-        by_offset[k] = by_offset[k] + term if k in by_offset else term
-    if not by_offset:
+        lines.append((k, term))
+    if not lines:
         batch = broadcast_batches(A.batch_shape, B.batch_shape)
-        by_offset[0] = xp.zeros((*batch, natural_length(0, m, n)), **kind_of(A))
+        lines.append((0, xp.zeros((*batch, natural_length(0, m, n)), **kind_of(A))))
+    return _add_diagonals(lines, m, n)
+
+
+def _add_diagonals(lines: Iterable[tuple[int, Array]], m: int, n: int) -> Banded:
+    """The matrix of these offsets and diagonals, those of one offset added."""
+    by_offset: dict[int, Array] = {}
+    for k, d in lines:
+        by_offset[k] = by_offset[k] + d if k in by_offset else d
     return Banded._of(tuple(by_offset.values()), tuple(by_offset), m, n)

@@ -12,30 +12,23 @@ from typing import Any, ClassVar
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
-from .banded import pad_with_zeros
+from .banded import block_diagonal
 from .base import LinearOperator
 from .context import (
     Context,
-    broadcast_batches,
+    common_batch,
     common_context,
     concat_batches,
     is_complex_number,
     known_in,
 )
-from .convert import operator_list
+from .convert import flattened, operator_list
 from .diagonal import Diagonal, Identity, ScaledIdentity, Zero, scalar_of
 from .lowrank import LowRank
 from .neutral import dense_part
 from .printing import bracketed
 from .scaled import Scaled, beside, peek_scalar, pull_scalars
-from .tree import (
-    adjoint_operands,
-    conjugate_operands,
-    infer_sum,
-    known_of_sum,
-    memo,
-    transpose_operands,
-)
+from .tree import Shape, infer_sum, known_of_sum, memo, operand_images
 
 
 class Sum(LinearOperator):
@@ -58,9 +51,7 @@ class Sum(LinearOperator):
     def __new__(cls, *operands: Any) -> Any:
         terms = operator_list("Sum", operands)
         batch, context = fitting_terms("+", terms), common_context("+", terms)
-        flat: list[LinearOperator] = []
-        for term in terms:
-            flat.extend(term.operands if isinstance(term, Sum) else (term,))
+        flat = flattened(Sum, terms) if Sum in map(type, terms) else terms
         # what was claimed of sums that are flattened, their terms do not know
         claims = _known_of_pairs(flat) | (known_of_sum(terms) if len(flat) > len(terms) else 0)
         merged = _merge(flat)
@@ -77,12 +68,12 @@ class Sum(LinearOperator):
         return whole._claim(claims) if claims else whole
 
     @memo
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return (*fitting_terms("+", self.operands), *self.operands[0].shape[-2:])
 
     _infer = infer_sum
 
-    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
+    _transpose, _adjoint, _conj = operand_images
 
     def _matmat(self, X: Array) -> Array:
         first, *others = self.operands
@@ -95,15 +86,41 @@ class Sum(LinearOperator):
 
     @memo
     def _sampled_parts(self) -> Any:
-        return sum_parts(self.operands)
+        """The operands that are sampled, and those that are in every minibatch: diagonals, and
+        single operators beside sums.
+
+        A single operator among a million terms would be met once in a million, with a weight of a
+        million: whole it adds no variance.
+        """
+        operands = self.operands
+        sampled = [A for A in operands if A._term_count > 1] or [
+            A for A in operands if type(A) not in (Diagonal, Identity, ScaledIdentity, Zero)
+        ]
+        return sampled, [A for A in operands if not any(A is B for B in sampled)]
 
     @memo
     def _term_count(self) -> int:
         return max(1, sum(term._term_count for term in self._sampled_parts[0]))
 
     def _some_terms(self, indices: Array, weights: Array) -> LinearOperator:
-        sampled, whole = self._sampled_parts
-        return terms_of_sum(sampled, whole, indices, weights)
+        """Those of its parts one after the other, each part with the weights of its own."""
+        xp, (sampled, whole) = namespace_of(indices), self._sampled_parts
+        if all(A._term_count == 1 for A in sampled):
+            numbers = xp.arange(len(sampled), device=xp.device_of(indices))
+            own = xp.sum(xp.where(indices == numbers[:, None], weights, 0), axis=-1)
+            total = sum(A.flops for A in sampled)
+            share = min(1, indices.shape[0] / len(sampled))
+            parts = [ListedTerms._of(own, float(share * total), tuple(sampled))]
+        elif len(sampled) == 1:
+            parts = [sampled[0]._some_terms(indices, weights)]
+        else:
+            parts, first = [], 0
+            for A in sampled:
+                inside = (indices >= first) & (indices < first + A._term_count)
+                local = xp.where(inside, indices - first, 0)
+                parts.append(A._some_terms(local, xp.where(inside, weights, 0)))
+                first += A._term_count
+        return parts[0] if len(parts) + len(whole) == 1 else Sum._of((*parts, *whole))
 
     def _to_dense(self) -> Array:
         total = reduce(add, (dense_part(term, self) for term in self.operands))
@@ -127,11 +144,9 @@ def _known_of_pairs(terms: list[LinearOperator]) -> int:
     for term in terms:
         memos = (term.A if type(term) is Scaled else term).__dict__
         if "_adjoint_of" in memos or "_transpose_of" in memos:
-            break
-    else:
-        return 0  # nearly always, and sums are made often
-    mask = SELF_ADJOINT if _are_paired(terms, "_adjoint_of", SELF_ADJOINT) else 0
-    return mask | (SYMMETRIC if _are_paired(terms, "_transpose_of", SYMMETRIC) else 0)
+            mask = SELF_ADJOINT if _are_paired(terms, "_adjoint_of", SELF_ADJOINT) else 0
+            return mask | (SYMMETRIC if _are_paired(terms, "_transpose_of", SYMMETRIC) else 0)
+    return 0  # nearly always, and sums are made often
 
 
 def _are_paired(terms: list[LinearOperator], link: str, known: int) -> bool:
@@ -166,22 +181,20 @@ def in_context(A: LinearOperator, context: Context) -> Any:
     return None
 
 
-def fitting_terms(what: str, terms: Sequence[LinearOperator]) -> tuple[int, ...]:
+def fitting_terms(what: str, terms: Sequence[LinearOperator]) -> Shape:
     """The batch shape of a sum or entrywise product, whose terms must be of one size."""
-    shape = first = terms[0].shape
-    alike = True
-    for term in terms[1:]:
+    first, batch = terms[0].shape, None
+    for term in terms:
         shape = term.shape
-        if shape != first:
-            alike = False
-            if shape[-2:] != first[-2:]:
-                raise ShapeError(
-                    f"{what}: operators of {first[-2]}x{first[-1]} and {shape[-2]}x{shape[-1]} do "
-                    "not fit together."
-                )
-    return (
-        first[:-2] if alike else broadcast_batches(*{term.shape[:-2] for term in terms}, what=what)
-    )
+        if shape == first:
+            continue
+        if shape[-2:] != first[-2:]:
+            raise ShapeError(
+                f"{what}: operators of {first[-2]}x{first[-1]} and {shape[-2]}x{shape[-1]} do "
+                "not fit together."
+            )
+        batch = batch or common_batch(what, terms)
+    return batch or first[:-2]
 
 
 # ---------------------------------------------------------------------- simplification: terms of on
@@ -189,16 +202,16 @@ def fitting_terms(what: str, terms: Sequence[LinearOperator]) -> tuple[int, ...]
 
 def _merge(terms: list[LinearOperator]) -> list[LinearOperator]:
     """One diagonal term and one low-rank term at most, where their first one stood."""
-    kinds = list(filter(None, map(_KIND.get, map(type, terms))))
-    if len(kinds) == len(set(kinds)):
+    merges = list(filter(None, map(_MERGE.get, map(type, terms))))
+    if len(merges) == len(set(merges)):
         return terms
     groups: dict[Any, list[LinearOperator]] = {}
     for i, term in enumerate(terms):
-        groups.setdefault(_KIND[type(term)] if type(term) in _KIND else i, []).append(term)
+        groups.setdefault(_MERGE.get(type(term), i), []).append(term)
     return [
         # what the terms are known to be, their merger is known to be
-        group[0] if len(group) == 1 else _MERGE[kind](group)._claim(known_of_sum(group))
-        for kind, group in groups.items()
+        group[0] if len(group) == 1 else merge(group)._claim(known_of_sum(group))
+        for merge, group in groups.items()
     ]
 
 
@@ -223,23 +236,15 @@ def _merge_lowrank(group: list[Any]) -> LinearOperator:
         V = concat_batches(xp, [A._right for A in group], axis=-1)
     if all(A.core is None for A in group):
         return LowRank(U, V)
-    return LowRank(U, V, _block_diagonal(xp, [A._core for A in group]))
+    return LowRank(U, V, block_diagonal(xp, [A._core for A in group]))
 
 
-def _block_diagonal(xp: Any, blocks: list[Any]) -> Any:
-    width, rows, before = sum(block.shape[-1] for block in blocks), [], 0
-    for block in blocks:
-        n = block.shape[-1]
-        padded = pad_with_zeros(xp, block, before, width - before - n, axis=-1)
-        rows.append(padded)
-        before += n
-    return concat_batches(xp, rows, axis=-2)
-
-
-_KIND: dict[type, Any] = dict.fromkeys((Diagonal, Identity, ScaledIdentity), "diagonal") | {
-    LowRank: "lowrank"
+_MERGE: dict[type, Any] = {
+    Diagonal: _merge_diagonals,
+    Identity: _merge_diagonals,
+    ScaledIdentity: _merge_diagonals,
+    LowRank: _merge_lowrank,
 }
-_MERGE: dict[Any, Any] = {"diagonal": _merge_diagonals, "lowrank": _merge_lowrank}
 
 
 # The entrywise product.
@@ -269,9 +274,7 @@ class Hadamard(LinearOperator):
 
     def __new__(cls, *operands: Any) -> Any:
         scalar, parts = pull_scalars(operator_list("Hadamard", operands))
-        factors: list[Any] = []
-        for A in parts:
-            factors.extend(A.operands if isinstance(A, Hadamard) else (A,))
+        factors = flattened(Hadamard, parts)
         fitting_terms("*", factors)
         common_context("*", factors)
         if all(isinstance(A, Diagonal) for A in factors):
@@ -281,12 +284,12 @@ class Hadamard(LinearOperator):
         return whole if scalar is None else Scaled(scalar, whole)
 
     @memo
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return (*fitting_terms("*", self.operands), *self.operands[0].shape[-2:])
 
     _inherited = SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
 
-    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
+    _transpose, _adjoint, _conj = operand_images
 
     def _matmat(self, X: Array) -> Array:
         xp, (m, n) = namespace_of(X), self.shape[-2:]
@@ -296,10 +299,9 @@ class Hadamard(LinearOperator):
         for start in range(0, m, height):
             stop = min(start + height, m)
             # Columns start..stop of the identity pick these rows: A[rows] = (A^T E)^T.
-            device = xp.device_of(X)
-            dtype = X.dtype if self.is_neutral else self.dtype
+            numbers = xp.arange(m, device=xp.device_of(X))
             E = xp.astype(
-                xp.arange(m, device=device)[:, None] == xp.arange(start, stop, device=device), dtype
+                numbers[:, None] == numbers[start:stop], X.dtype if self.is_neutral else self.dtype
             )
             rows = reduce(mul, (B @ E for B in transposes))
             blocks.append(xp.matmul(xp.matrix_transpose(rows), X))
@@ -320,4 +322,4 @@ class Hadamard(LinearOperator):
         return " * ".join(bracketed(A, "*") for A in self.operands)
 
 
-from .terms import sum_parts, terms_of_sum
+from .terms import ListedTerms

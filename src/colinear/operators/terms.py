@@ -14,18 +14,17 @@ objects for single terms.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..backends import Array, namespace_of
 from ..errors import MethodError
 from .base import LinearOperator
-from .context import broadcast_batches, zero_product
-from .transposed import are_adjoint
+from .context import common_batch, zero_product
+from .tree import Shape
 
 NOT_A_SUM = (
     "is not a sum of terms. Write it as one: BatchSum(terms), A + B + ..., or X.H @ X (a sum over "
-    "the rows of X), scaled or shifted "
-    "as you like"
+    "the rows of X), scaled or shifted as you like"
 )
 
 
@@ -102,7 +101,7 @@ class InnerTerms(LinearOperator):
         return (self.right,) if self.left is None else (self.left, self.right)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return (*self.right.shape[:-2], self._left.shape[-1], self.right.shape[-1])
 
     @property
@@ -131,11 +130,8 @@ class ListedTerms(LinearOperator):
     operands: tuple[LinearOperator, ...]
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        return (
-            *broadcast_batches(*(A.batch_shape for A in self.operands)),
-            *self.operands[0].shape[-2:],
-        )
+    def shape(self) -> Shape:
+        return (*common_batch("", self.operands), *self.operands[0].shape[-2:])
 
     def _adjoint(self) -> LinearOperator:
         weights = namespace_of(self.weights).conj(self.weights)
@@ -156,87 +152,6 @@ class ListedTerms(LinearOperator):
         return self.flops_of_some
 
 
-# --------------------------------------------------------------------------------------------------
-
-
-class Cut(NamedTuple):
-    """Where a product L D R is cut to be a sum over the rows of R. Structure alone, no arrays:
-    it is remembered across traces."""
-
-    position: int  # of the first factor of R
-    terms: int
-    same: bool  # whether L is R^H
-
-
-def inner_cut(factors: tuple[LinearOperator, ...]) -> Cut | None:
-    """A product cut at its largest inner dimension, where only a diagonal may stand between;
-    None where rows cannot be taken."""
-    inner = [A.shape[-1] for A in factors[:-1]]
-    n = max(inner)
-    i, j = inner.index(n), len(inner) - inner[::-1].index(n)
-    middle = factors[i + 1 : j]
-    if n < 2 or i > 0 or len(middle) > 1 or not all(isinstance(D, Diagonal) for D in middle):
-        return None
-    same = len(factors) == j + 1 and are_adjoint(factors[0], factors[j])
-    return Cut(j, n, same) if factors[j]._has_rows and (same or factors[0].H._has_rows) else None
-
-
-def inner_terms(
-    factors: tuple[LinearOperator, ...], cut: Cut, indices: Array, weights: Array
-) -> LinearOperator:
-    """Some terms of a product as a sum over its inner dimension: A B = sum_k a_k b_k, columns
-    times rows."""
-    if cut.position == 2:
-        weights = weights * namespace_of(indices).take(factors[1].d, indices, axis=-1)  # type: ignore[attr-defined]
-    right = factors[cut.position]._rows(indices)
-    if len(factors) > cut.position + 1:
-        right = product.Product(right, *factors[cut.position + 1 :])
-    return InnerTerms._of(None if cut.same else factors[0].H._rows(indices), right, weights)
-
-
-def sum_parts(
-    operands: tuple[LinearOperator, ...],
-) -> tuple[list[LinearOperator], list[LinearOperator]]:
-    """The operands of a sum that are sampled, and those that are in every minibatch: diagonals, and
-    single operators beside sums.
-
-    A single operator among a million terms would be met once in a million, with a weight of a
-    million: whole it adds no variance.
-    """
-    many = [A for A in operands if A._term_count > 1]
-    if many:
-        return many, [A for A in operands if A._term_count == 1]
-    plain = [A for A in operands if not isinstance(A, (Diagonal, Identity, ScaledIdentity, Zero))]
-    return plain, [A for A in operands if not any(A is B for B in plain)]
-
-
-def terms_of_sum(
-    sampled: list[LinearOperator], whole: list[LinearOperator], indices: Array, weights: Array
-) -> LinearOperator:
-    """Some terms of a sum: those of its parts one after the other, each part with the weights of
-    its own."""
-    xp = namespace_of(indices)
-    if all(A._term_count == 1 for A in sampled):
-        numbers = xp.arange(len(sampled), device=xp.device_of(indices))
-        own = xp.sum(xp.where(indices == numbers[:, None], weights, 0), axis=-1)
-        share = sum(A.flops for A in sampled) / len(sampled) * indices.shape[0]
-        listed = ListedTerms._of(
-            own, float(min(share, sum(A.flops for A in sampled))), tuple(sampled)
-        )
-        return sums.Sum._of((listed, *whole)) if whole else listed
-    parts, first = [], 0
-    for A in sampled:
-        n = A._term_count
-        inside = (indices >= first) & (indices < first + n)
-        local = xp.where(inside, indices - first, 0) if len(sampled) > 1 else indices
-        parts.append(
-            A._some_terms(local, xp.where(inside, weights, 0) if len(sampled) > 1 else weights)
-        )
-        first += n
-    return parts[0] if len(parts) + len(whole) == 1 else sums.Sum._of((*parts, *whole))
-
-
-# These ask how many terms they have, and are what terms are made of.
-from . import product, scaled
+# These are what terms are made of.
+from . import scaled
 from . import sum as sums
-from .diagonal import Diagonal, Identity, ScaledIdentity, Zero

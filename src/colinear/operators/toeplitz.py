@@ -14,8 +14,8 @@ from ..errors import ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC
 from .banded import pad_with_zeros
 from .base import LinearOperator
-from .context import as_array, as_arrays, broadcast_batches, kind_of, zero_product
-from .tree import conjugate_leaves
+from .context import as_array, as_arrays, broadcast_batches, kind_of, spread, zero_product
+from .tree import Shape, conjugate_leaves
 from .unitary import circular_convolution, convolution_flops, good_length, grid_sizes
 
 # Toeplitz matrices: constant along every diagonal, multiplied by fast Fourier transforms.
@@ -56,15 +56,19 @@ class Toeplitz(LinearOperator):
         if row is None or row is col:
             col = as_array(col, "Toeplitz: col", min_ndim=1)
             xp = namespace_of(col)
-            if row is not None and xp.is_complex(col):
+            if not xp.is_complex(col) or col.shape[-1] == 0:
+                return cls._of(col, None)
+            if row is not None:
                 return cls._of(col, col)._claim(SYMMETRIC)
-            return cls._of(col, None if _is_hermitian(xp, col) else xp.conj(col))
+            corner = xp.peek(col[..., 0])  # is the diagonal known to be real?
+            is_hermitian = corner is not None and not np.any(np.imag(corner))
+            return cls._of(col, None if is_hermitian else xp.conj(col))
         col, row = as_arrays("Toeplitz", col, row, min_ndim=1)
         broadcast_batches(col.shape[:-1], row.shape[:-1], what="Toeplitz: col and row")
         return cls._of(col, row)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         m = self.col.shape[-1]
         if self.row is None:
             return (*self.col.shape, m)
@@ -80,31 +84,26 @@ class Toeplitz(LinearOperator):
             return self._conj()
         if 0 in self.shape[-2:]:
             return Toeplitz._of(self.row, self.col)
-        xp, batch = self.xp, self.shape[:-2]
-        corner, rest = self.col[..., :1], self.row[..., 1:]
-        first = [xp.broadcast_to(part, (*batch, part.shape[-1])) for part in (corner, rest)]
-        return Toeplitz._of(xp.concat(first, axis=-1), self.col)
+        return Toeplitz._of(self._joined(self.col[..., :1], self.row[..., 1:]), self.col)
 
     def _matmat(self, X: Array) -> Array:
-        xp = namespace_of(X)
         m, n = self.shape[-2:]
         if m == 0 or n == 0:
             return zero_product(self, X)
         # (T x)[i] = sum_j diagonals[n - 1 + i - j] x[j]: rows n-1 to n+m-2 of a convolution, long
         # enough that what wraps around misses them.
-        product = circular_convolution(xp, self._diagonals(), X, (good_length(m + n - 1),))
+        product = circular_convolution(self._diagonals(), X, (good_length(m + n - 1),))
         return product[..., n - 1 : n - 1 + m, :]
 
     def _diagonals(self) -> Array:
         """The value of each diagonal, from the upper right corner to the lower left one:
         (*batch, n - 1 + m)."""
-        xp, batch = self.xp, self.shape[:-2]
-        row = xp.conj(self.col) if self.row is None else self.row
-        parts = [
-            xp.broadcast_to(part, (*batch, part.shape[-1]))
-            for part in (xp.flip(row[..., 1:], axis=-1), self.col)
-        ]
-        return xp.concat(parts, axis=-1)
+        row = self.xp.conj(self.col) if self.row is None else self.row
+        return self._joined(self.xp.flip(row[..., 1:], axis=-1), self.col)
+
+    def _joined(self, *parts: Array) -> Array:
+        """Parts of row and column, (*batch, length), one behind the other."""
+        return self.xp.concat([spread(part, self.shape[:-2], 1) for part in parts], axis=-1)
 
     def _to_dense(self) -> Array:
         m, n = self.shape[-2:]
@@ -115,14 +114,6 @@ class Toeplitz(LinearOperator):
     def _flops(self) -> float:
         m, n = self.shape[-2:]
         return convolution_flops((good_length(max(m + n - 1, 1)),), real=not self.is_complex)
-
-
-def _is_hermitian(xp: Any, col: Array) -> bool:
-    """Whether conj(col) as the row gives a Hermitian matrix: is the diagonal known to be real?"""
-    if not xp.is_complex(col) or col.shape[-1] == 0:
-        return True
-    corner = xp.peek(col[..., 0])
-    return corner is not None and not np.any(np.imag(corner))
 
 
 # Circulant matrices: each column is the one before, rotated by one; diagonal in the Fourier basis.
@@ -152,7 +143,7 @@ class Circulant(LinearOperator):
         return cls._of(as_array(col, "Circulant: col", min_ndim=1))
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return (*self.col.shape, self.col.shape[-1])
 
     _conj = conjugate_leaves
@@ -162,11 +153,8 @@ class Circulant(LinearOperator):
         return Circulant._of(self.xp.roll(self.xp.flip(self.col, axis=-1), 1, axis=-1))
 
     def _matmat(self, X: Array) -> Array:
-        xp = namespace_of(X)
         n = self.shape[-1]
-        if n == 0:
-            return zero_product(self, X)
-        return circular_convolution(xp, self.col, X, (n,))
+        return circular_convolution(self.col, X, (n,)) if n else zero_product(self, X)
 
     def _to_dense(self) -> Array:
         n = self.shape[-1]
@@ -215,7 +203,7 @@ class Convolution(LinearOperator):
     """
 
     kernel: Array
-    grid: tuple[int, ...]
+    grid: Shape
     boundary: str
     origin: tuple[
         int, ...
@@ -230,22 +218,20 @@ class Convolution(LinearOperator):
         kernel = as_array(kernel, "Convolution: kernel")
         if boundary not in ("wrap", "zero"):
             raise ValueError(f'Convolution: boundary must be "wrap" or "zero", not {boundary!r}.')
-        if kernel.ndim < len(grid):
-            given = tuple(kernel.shape)
+        given = tuple(kernel.shape)
+        if len(given) < len(grid):
             raise ShapeError(
                 f"Convolution: a grid of {len(grid)} dimensions needs a kernel of as many; its "
                 f"shape is {given}."
             )
-        sizes = kernel.shape[kernel.ndim - len(grid) :]
+        sizes = given[-len(grid) :]
         if 0 in sizes:
-            raise ShapeError(
-                f"Convolution: the kernel is empty, its shape is {tuple(kernel.shape)}."
-            )
+            raise ShapeError(f"Convolution: the kernel is empty, its shape is {given}.")
         origin = tuple((int(size) - 1) // 2 if centered else 0 for size in sizes)
         return cls._of(kernel, grid, boundary, origin)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         n = math.prod(self.grid)
         return (*self.kernel.shape[: -len(self.grid)], n, n)
 
@@ -255,12 +241,14 @@ class Convolution(LinearOperator):
         # A[i, l] = kernel[i - l + origin], so A[l, i] is the flipped kernel at i - l + (size - 1 -
         # origin).
         axes = tuple(range(-len(self.grid), 0))
-        origin = tuple(
-            self.kernel.shape[axis] - 1 - o for axis, o in zip(axes, self.origin, strict=True)
-        )
-        return Convolution._of(
-            self.xp.flip(self.kernel, axis=axes), self.grid, self.boundary, origin
-        )
+        origin = tuple(size - 1 - o for size, o in zip(self._sizes, self.origin))
+        kernel = self.xp.flip(self.kernel, axis=axes)
+        return Convolution._of(kernel, self.grid, self.boundary, origin)
+
+    @property
+    def _sizes(self) -> Shape:
+        """The sizes of the kernel, without its batch."""
+        return tuple(self.kernel.shape[-len(self.grid) :])
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
@@ -269,29 +257,27 @@ class Convolution(LinearOperator):
         if n == 0 or k == 0:
             return zero_product(self, X)
         kernel, origin = self._fitted()
+        fitted = Convolution._of(kernel, self.grid, self.boundary, origin)
         x = xp.reshape(X, (*X.shape[:-2], *self.grid, k))
-        direct = math.prod(kernel.shape[-len(self.grid) :]) <= DIRECT_ENTRIES
-        out = (_shifted_sums if direct else _by_transforms)(
-            xp, kernel, x, self.grid, self.boundary, origin
-        )
+        is_small = math.prod(fitted._sizes) <= DIRECT_ENTRIES
+        out = (_shifted_sums if is_small else _by_transforms)(xp, fitted, x)
         return xp.reshape(out, (*batch, n, k))
 
-    def _fitted(self) -> tuple[Array, tuple[int, ...]]:
+    def _fitted(self) -> tuple[Array, Shape]:
         """The kernel cut to what a point of the grid can reach, or wrapped onto the grid, and
         its origin."""
         kernel, origins = self.kernel, []
-        for axis, (n, origin) in enumerate(
-            zip(self.grid, self.origin, strict=True), -len(self.grid)
+        for axis, (n, origin, size) in enumerate(
+            zip(self.grid, self.origin, self._sizes), -len(self.grid)
         ):
-            size = kernel.shape[axis]
             if self.boundary == "zero":  # |j - origin| < n
                 low, high = max(0, origin - n + 1), min(size, origin + n)
                 kernel, origin = _cut(kernel, axis, low, high), origin - low
             elif size > n:
-                parts = [
-                    _cut(kernel, axis, start, min(start + n, size)) for start in range(0, size, n)
-                ]
-                kernel, origin = _sum_ragged(self.xp, parts, axis), origin % n
+                kernel = pad_with_zeros(self.xp, kernel, 0, -size % n, axis)
+                rounds = range(0, kernel.shape[axis], n)
+                kernel = sum(_cut(kernel, axis, start, start + n) for start in rounds)
+                origin %= n
             origins.append(origin)
         return kernel, tuple(origins)
 
@@ -300,36 +286,40 @@ class Convolution(LinearOperator):
         if 0 in self.grid:
             return xp.zeros(self.shape, **kind_of(self))
         kernel, origins = self._fitted()
-        sizes = kernel.shape[-len(self.grid) :]
-        outside = math.prod(sizes)  # where the zero stands that entries beyond the kernel take
-        inside, position = np.ones((1, 1), bool), np.zeros((1, 1), np.int64)
-        # Kronecker-like: one dimension at a time
-        for n, size, origin in zip(self.grid, sizes, origins, strict=True):
+        d = len(self.grid)
+        batch, sizes = kernel.shape[:-d], kernel.shape[-d:]
+        count, places = math.prod(sizes), np.zeros((1, 1), np.int64)
+        # Kronecker-like: one dimension at a time; negative beyond the kernel
+        for n, size, origin in zip(self.grid, sizes, origins):
             j = np.arange(n)[:, None] - np.arange(n) + origin
             if self.boundary == "wrap":
                 j %= n
-            near = (j >= 0) & (j < size)
-            position = _outer(position * size, np.where(near, j, 0), np.add)
-            inside = _outer(inside, near, np.logical_and)
-        zero = xp.zeros((*kernel.shape[: -len(self.grid)], 1), **kind_of(kernel))
-        entries = xp.concat(
-            [xp.reshape(kernel, (*kernel.shape[: -len(self.grid)], -1)), zero], axis=-1
-        )
-        return _gather(self, entries, np.where(inside, position, outside))
+            j = np.where((j >= 0) & (j < size), j, -count)
+            table = places[:, None, :, None] * size + j[:, None, :]
+            places = table.reshape(len(places) * n, -1)
+        # behind the kernel stands the zero that entries beyond it take
+        entries = pad_with_zeros(xp, xp.reshape(kernel, (*batch, count)), 0, 1, axis=-1)
+        return _gather(self, entries, np.where(places < 0, count, places))
 
     @property
     def _flops(self) -> float:
-        sizes = self.kernel.shape[-len(self.grid) :]
-        if math.prod(sizes) <= DIRECT_ENTRIES:
-            return 2.0 * math.prod(sizes) * math.prod(self.grid)
-        return convolution_flops(
-            _lengths(self.grid, sizes, self.boundary, self.origin), real=not self.is_complex
+        count = math.prod(self._sizes)
+        if count <= DIRECT_ENTRIES:
+            return 2.0 * count * math.prod(self.grid)
+        return convolution_flops(self._lengths(), real=not self.is_complex)
+
+    def _lengths(self) -> Shape:
+        """Of the transforms: the grid's own, or just enough that what wraps around misses the rows
+        origin to origin + n - 1."""
+        if self.boundary == "wrap":
+            return self.grid
+        return tuple(
+            good_length(n + min(max(size - 1 - o, o), max(n - 1, 0)))
+            for n, size, o in zip(self.grid, self._sizes, self.origin)
         )
 
     def _expression(self) -> str:
-        kernel, grid = (
-            "x".join(map(str, sizes)) for sizes in (self.kernel.shape[-len(self.grid) :], self.grid)
-        )
+        kernel, grid = ("x".join(map(str, sizes)) for sizes in (self._sizes, self.grid))
         return f"Convolution({kernel} kernel on {grid}, {self.boundary})"
 
 
@@ -342,73 +332,35 @@ def _gather(A: LinearOperator, values: Array, which: np.ndarray) -> Array:
     return xp.reshape(xp.take(values, places, axis=-1), A.shape)
 
 
-def _shifted_sums(
-    xp: Any, kernel: Array, x: Array, grid: tuple[int, ...], boundary: str, origin: tuple[int, ...]
-) -> Array:
+def _shifted_sums(xp: Any, A: Convolution, x: Array) -> Array:
     """sum_j kernel[j] padded[i + size - 1 - j], x padded at both ends by what the kernel
     reaches."""
+    grid, sizes = A.grid, A._sizes
     d = len(grid)
-    sizes = kernel.shape[-d:]
-    for axis, (n, size, o) in enumerate(zip(grid, sizes, origin, strict=True), -1 - d):
+    for axis, (n, size, o) in enumerate(zip(grid, sizes, A.origin), -1 - d):
         before, after = size - 1 - o, o
-        if boundary == "zero":
+        if A.boundary == "zero":
             x = pad_with_zeros(xp, x, before, after, axis)
         else:
             ends = _cut(x, axis, n - before, n), x, _cut(x, axis, 0, after)
             x = xp.concat([end for end in ends if end.shape[axis]], axis=axis)
     out = None
     for j in product(*map(range, sizes)):
-        window = tuple(
-            slice(size - 1 - i, size - 1 - i + n) for n, size, i in zip(grid, sizes, j, strict=True)
-        )
-        term = kernel[(..., *j)][(..., *(None,) * (d + 1))] * x[(..., *window, slice(None))]
+        window = tuple(slice(size - 1 - i, size - 1 - i + n) for n, size, i in zip(grid, sizes, j))
+        term = A.kernel[(..., *j)][(..., *(None,) * (d + 1))] * x[(..., *window, slice(None))]
         out = term if out is None else out + term
     return out
 
 
-def _by_transforms(
-    xp: Any, kernel: Array, x: Array, grid: tuple[int, ...], boundary: str, origin: tuple[int, ...]
-) -> Array:
-    d = len(grid)
-    full = circular_convolution(xp, kernel, x, _lengths(grid, kernel.shape[-d:], boundary, origin))
-    if boundary == "wrap":
-        return (
-            xp.roll(full, tuple(-o for o in origin), axis=tuple(range(-1 - d, -1)))
-            if any(origin)
-            else full
-        )
-    return full[(..., *(slice(o, o + n) for n, o in zip(grid, origin, strict=True)), slice(None))]
-
-
-def _lengths(
-    grid: tuple[int, ...], sizes: Any, boundary: str, origin: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Of the transforms: the grid's own, or just enough that what wraps around misses the rows
-    origin to origin + n - 1."""
-    if boundary == "wrap":
-        return grid
-    reach = (
-        min(max(size - 1 - o, o), max(n - 1, 0))
-        for n, size, o in zip(grid, sizes, origin, strict=True)
-    )
-    return tuple(good_length(n + r) for n, r in zip(grid, reach, strict=True))
+def _by_transforms(xp: Any, A: Convolution, x: Array) -> Array:
+    full = circular_convolution(A.kernel, x, A._lengths())
+    if A.boundary == "zero":
+        window = (slice(o, o + n) for n, o in zip(A.grid, A.origin))
+        return full[(..., *window, slice(None))]
+    axes = tuple(range(-1 - len(A.grid), -1))
+    return xp.roll(full, tuple(-o for o in A.origin), axis=axes) if any(A.origin) else full
 
 
 def _cut(x: Array, axis: int, low: int, high: int) -> Array:
     """x[low:high] along a negative axis."""
     return x[(..., slice(low, high), *(slice(None),) * (-axis - 1))]
-
-
-def _sum_ragged(xp: Any, parts: list[Array], axis: int) -> Array:
-    """The sum of parts of which the last may be shorter."""
-    total, length = parts[0], parts[-1].shape[axis]
-    for part in parts[1:-1]:
-        total = total + part
-    head = _cut(total, axis, 0, length) + parts[-1]
-    return xp.concat([head, _cut(total, axis, length, total.shape[axis])], axis=axis)
-
-
-def _outer(left: np.ndarray, right: np.ndarray, combine: Any) -> np.ndarray:
-    """The Kronecker product of two tables with `combine` for the product."""
-    table = combine(left[:, None, :, None], right[None, :, None, :])
-    return table.reshape(left.shape[0] * right.shape[0], left.shape[1] * right.shape[1])

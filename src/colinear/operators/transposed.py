@@ -10,7 +10,19 @@ from ..properties import ALL_PROPERTIES, SELF_ADJOINT, STIEFEL, SYMMETRIC
 from .base import LinearOperator
 from .convert import as_operator
 from .printing import bracketed
-from .tree import operand_flops, sole_operand
+from .tree import operand_flops, operand_shape, sole_operand
+
+# What these are made of: an image of the operand, or itself, and its shape with the sides exchanged.
+operand: Any = lambda self: self.A
+conjugate: Any = lambda self: self.A.conj()
+transpose: Any = lambda self: self.A.T
+adjoint: Any = lambda self: self.A.H
+swapped_shape: Any = property(lambda self: (*self.A.shape[:-2], *self.A.shape[:-3:-1]))
+
+
+def inherited(A: Any) -> int:
+    """A transpose has its operand's properties, but orthonormal columns become rows."""
+    return A.A.properties if A.shape[-1] == A.shape[-2] else A.A.properties & ~STIEFEL
 
 
 class Adjoint(LinearOperator):
@@ -29,23 +41,8 @@ class Adjoint(LinearOperator):
     def __new__(cls, A: Any) -> Any:
         return as_operator(A).H
 
-    operands = sole_operand
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return swapped(self.A.shape)
-
-    def _infer(self) -> int:
-        return inherited(self)
-
-    def _transpose(self) -> LinearOperator:
-        return self.A.conj()
-
-    def _adjoint(self) -> LinearOperator:
-        return self.A
-
-    def _conj(self) -> LinearOperator:
-        return self.A.T
+    operands, shape, _infer = sole_operand, swapped_shape, inherited
+    _transpose, _adjoint, _conj = conjugate, operand, transpose
 
     def _matmat(self, X: Array) -> Array:
         return self.A._rmatmat(X)
@@ -72,23 +69,8 @@ class Transpose(LinearOperator):
     def __new__(cls, A: Any) -> Any:
         return as_operator(A).T
 
-    operands = sole_operand
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return swapped(self.A.shape)
-
-    def _infer(self) -> int:
-        return inherited(self)
-
-    def _transpose(self) -> LinearOperator:
-        return self.A
-
-    def _adjoint(self) -> LinearOperator:
-        return self.A.conj()
-
-    def _conj(self) -> LinearOperator:
-        return self.A.H
+    operands, shape, _infer = sole_operand, swapped_shape, inherited
+    _transpose, _adjoint, _conj = operand, conjugate, adjoint
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
@@ -116,22 +98,10 @@ class Conjugate(LinearOperator):
     def __new__(cls, A: Any) -> Any:
         return as_operator(A).conj()
 
-    operands = sole_operand
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.A.shape
-
+    operands, shape = sole_operand, operand_shape
     _inherited = ALL_PROPERTIES
 
-    def _transpose(self) -> LinearOperator:
-        return self.A.H
-
-    def _adjoint(self) -> LinearOperator:
-        return self.A.T
-
-    def _conj(self) -> LinearOperator:
-        return self.A
+    _transpose, _adjoint, _conj = adjoint, transpose, operand
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
@@ -141,15 +111,6 @@ class Conjugate(LinearOperator):
 
     def _expression(self) -> str:
         return f"{bracketed(self.A, None)}.conj()"
-
-
-def swapped(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (*shape[:-2], shape[-1], shape[-2])
-
-
-def inherited(A: Any) -> int:
-    """A transpose has its operand's properties, but orthonormal columns become rows."""
-    return A.A.properties if A.shape[-1] == A.shape[-2] else A.A.properties & ~STIEFEL
 
 
 # ---------------------------------------------------------------------- who is whose adjoint (for B

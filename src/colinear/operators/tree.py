@@ -17,6 +17,9 @@ from ..errors import ShapeError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
 from ..status import is_unseen
 
+Shape = tuple[int, ...]
+Map = Callable[[Any], Any]
+
 # Watchers of the testing tools: `multiplied(A, columns)` and `materialised(A)` of each are called.
 # Empty in normal use.
 TEST_HOOKS: list[Any] = []
@@ -53,26 +56,41 @@ def _set_field_once(self: Any, name: str, value: Any) -> None:
     object.__setattr__(self, name, value)
 
 
+def conjugate(x: Any) -> Any:
+    """The complex conjugate of an array or a number."""
+    xp = namespace_of(x)
+    # NumPy makes scalars of 0-dimensional arrays
+    return x.conjugate() if xp is None else xp.asarray(xp.conj(x))
+
+
 def conjugate_leaves(self: Any) -> Any:
     """`_conj` of the families whose matrix is conjugated by conjugating their leaves."""
-    return self._map(
-        lambda leaf: namespace_of(leaf).conj(leaf) if namespace_of(leaf) else leaf.conjugate()
+    return self._map(conjugate)
+
+
+def itself(self: Any) -> Any:
+    """`_conj` of the families whose matrix is real."""
+    return self
+
+
+def images(compose: Callable[[Any, Map], Any]) -> Any:
+    """`_transpose`, `_adjoint` and `_conj` of a family: `compose(self, image)`, where `image` gives
+    that image of an operand."""
+
+    def method(image: Map) -> Map:
+        return lambda self: compose(self, image)
+
+    return method(lambda A: A.T), method(lambda A: A.H), method(lambda A: A.conj())
+
+
+# Those of the families that are transposed and conjugated operand by operand, and of those that
+# wrap one operator A, which is their first field.
+operand_images = images(lambda self, image: type(self)(*[image(A) for A in self.operands]))
+wrapper_images = images(
+    lambda self, image: type(self)._of(
+        image(self.A), *[getattr(self, name) for name in self._fields[1:]]
     )
-
-
-def transpose_operands(self: Any) -> Any:
-    """`_transpose` of the families that are transposed operand by operand."""
-    return type(self)(*[A.T for A in self.operands])
-
-
-def adjoint_operands(self: Any) -> Any:
-    """`_adjoint` of these families."""
-    return type(self)(*[A.H for A in self.operands])
-
-
-def conjugate_operands(self: Any) -> Any:
-    """`_conj` of the families that are conjugated operand by operand."""
-    return type(self)(*[A.conj() for A in self.operands])
+)
 
 
 def shared(operators: Iterable[Any]) -> int:
@@ -80,8 +98,6 @@ def shared(operators: Iterable[Any]) -> int:
     mask = ~0
     for A in operators:
         mask &= A.properties
-        if not mask:
-            break
     return mask
 
 
@@ -101,9 +117,11 @@ def infer_sum(self: Any) -> int:
     return known_of_sum(self.operands)
 
 
-# `operands` of the families that wrap one operator A, and `_flops` of those that cost what their
-# operands cost.
+# `operands`, `shape` and `_infer` of the families that wrap one operator A, and `_flops` of those
+# that cost what their operands cost.
 sole_operand: Any = property(lambda self: (self.A,))
+operand_shape: Any = property(lambda self: self.A.shape)
+infer_operand: Any = lambda self: self.A.properties
 operand_flops: Any = property(lambda self: sum(A.flops for A in self.operands))
 
 
@@ -113,9 +131,9 @@ def _remember(image: Any, A: Any, *, transpose: bool, adjoint: bool) -> None:
     # no reference cycles: they hold memory
     if image is not A and not any(image is operand for operand in A.operands):
         if transpose:
-            object.__setattr__(image, "_transpose_of", A)
+            image.__dict__["_transpose_of"] = A
         if adjoint:
-            object.__setattr__(image, "_adjoint_of", A)
+            image.__dict__["_adjoint_of"] = A
 
 
 def inside_out(A: Any) -> Iterator[Any]:
@@ -149,7 +167,7 @@ else:
         """`@memo` above a method without arguments: an attribute that is computed when it is
         first asked for."""
 
-        def __init__(self, compute: Callable[[Any], Any]):
+        def __init__(self, compute: Map):
             self.compute, self.__doc__ = compute, compute.__doc__
 
         def __set_name__(self, owner: type, name: str) -> None:
@@ -186,10 +204,8 @@ def own_annotations(cls: type) -> dict[str, Any]:
 
 def is_data(value: Any) -> bool:
     """Whether a value holds arrays or operators (then it is a child of the tree)."""
-    if isinstance(value, (tuple, list)):
-        return any(map(is_data, value))
-    if isinstance(value, dict):
-        return any(map(is_data, value.values()))
+    if isinstance(value, (tuple, list, dict)):
+        return any(map(is_data, value.values() if isinstance(value, dict) else value))
     return namespace_of(value) is not None or hasattr(type(value), "_matmat")
 
 
@@ -202,7 +218,7 @@ def arrays_in(value: Any) -> list[Any]:
         if isinstance(value, (tuple, list)):
             waiting.extend(reversed(value))
         elif isinstance(value, dict):
-            waiting.extend(reversed(list(value.values())))
+            waiting.extend(reversed(value.values()))
         elif hasattr(type(value), "_matmat"):
             for name in reversed(value._dynamic):
                 waiting.append(getattr(value, name))
@@ -211,12 +227,12 @@ def arrays_in(value: Any) -> list[Any]:
     return found
 
 
-def map_arrays(f: Callable[[Any], Any], value: Any) -> Any:
+def map_arrays(f: Map, value: Any) -> Any:
     """The same nest of tuples, dicts and operators with `f` applied to each array."""
     return map_parts(value, lambda A: A._map(f), f)
 
 
-def map_parts(value: Any, on_operator: Callable[[Any], Any], on_leaf: Callable[[Any], Any]) -> Any:
+def map_parts(value: Any, on_operator: Map, on_leaf: Map) -> Any:
     """The same nest of tuples and dicts with these functions applied to each operator and to each
     leaf."""
     if isinstance(value, (tuple, list)):
@@ -254,6 +270,9 @@ class Index:
                 self._placed[key] = found
         return found
 
+    def __len__(self) -> int:
+        return len(self.host)
+
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Index) and np.array_equal(self.host, other.host))
 
@@ -274,12 +293,17 @@ def placed(key: Any, xp: Any, x: Array) -> Any:
     return key.on(xp, xp.device_of(x)) if isinstance(key, Index) else key
 
 
+def on_host(values: Any) -> Any:
+    """An array of any framework, or a list, as NumPy's."""
+    xp = namespace_of(values)
+    return np.asarray(values if xp is None else xp.to_numpy(values))
+
+
 def index_or_array(values: Any, what: str) -> Any:
     """An `Index` where the integers can be seen, the array itself where they are not to be."""
-    xp = namespace_of(values)
     if is_unseen(values):
         return values
-    host = np.asarray(values if xp is None else xp.to_numpy(values))
+    host = on_host(values)
     if host.dtype.kind not in "iu" and host.size:
         raise ShapeError(f"{what}: indices must be integers, not {host.dtype}.")
     return Index(host)
@@ -288,13 +312,13 @@ def index_or_array(values: Any, what: str) -> Any:
 # --------------------------------------------------------------------------------------------------
 
 
-def directional(A: Any, f: Callable[[Any], Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+def directional(A: Any, f: Map, tangents: Sequence[Any]) -> tuple[Any, Any]:
     """f(A) and its derivative along `tangents` of A's arrays: of all of them, or of those alone
     that are floats."""
     return push_floats(A.xp, lambda *arrays: f(A.with_arrays(arrays)), A.arrays(), tangents)
 
 
-def pullback(A: Any, f: Callable[[Any], Any], G: Any) -> tuple[Any, ...]:
+def pullback(A: Any, f: Map, G: Any) -> tuple[Any, ...]:
     """The cotangents of A's arrays for a cotangent G of f(A); None for integers."""
     return pull_floats(A.xp, lambda *arrays: f(A.with_arrays(arrays)), A.arrays(), G)
 
@@ -316,9 +340,7 @@ def pull_floats(xp: Any, f: Callable[..., Any], arrays: Sequence[Any], G: Any) -
     return tuple(found.get(i) for i in range(len(arrays)))
 
 
-def _of_floats(
-    xp: Any, f: Callable[..., Any], arrays: Sequence[Any]
-) -> tuple[list[int], Callable[[Any], Any]]:
+def _of_floats(xp: Any, f: Callable[..., Any], arrays: Sequence[Any]) -> tuple[list[int], Map]:
     """The places of the floats among the arrays, and f as a function of these."""
     places = [i for i, x in enumerate(arrays) if xp.is_floating(x)]
 
@@ -369,9 +391,8 @@ class Tree:
         found = []
         for name in self._fields:
             value = getattr(self, name)
-            if is_data(value) or (
-                name in self._scalars and isinstance(value, (int, float, complex))
-            ):
+            is_leaf = name in self._scalars and isinstance(value, (int, float, complex))
+            if is_leaf or is_data(value):
                 found.append(name)
         return tuple(found)
 
@@ -421,16 +442,12 @@ class Tree:
             lambda leaf: leaf if (xp := namespace_of(leaf)) is None else xp.stop_gradient(leaf)
         )
 
-    def _map(self, f: Callable[[Any], Any]) -> Any:
+    def _map(self, f: Map) -> Any:
         """The same tree with `f` applied to each leaf."""
         return self._replace(**{name: map_arrays(f, getattr(self, name)) for name in self._dynamic})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), *self._flatten()[::-1])
+        return type(self)._unflatten, self._flatten()[::-1]
 
     def __copy__(self) -> Any:
         return self
-
-
-def _rebuild(cls: type[Tree], structure: Any, children: Any) -> Any:
-    return cls._unflatten(structure, children)

@@ -14,9 +14,17 @@ from ..errors import DtypeError, ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC, UNITARY
 from .banded import pad_with_zeros
 from .base import LinearOperator
-from .context import Context, broadcast_batches, common_context, given_context, kind_of
-from .diagonal import promoted
-from .tree import Index, index_or_array, memo, placed
+from .context import (
+    Context,
+    broadcast_batches,
+    common_context,
+    given_context,
+    kind_of,
+    promoted,
+    spread,
+    told_by_number,
+)
+from .tree import Index, Shape, index_or_array, itself, memo, placed
 
 # Convolution by fast Fourier transforms: what Toeplitz, Circulant and Convolution share.
 
@@ -40,13 +48,14 @@ def good_length(n: int) -> int:
     return best
 
 
-def circular_convolution(xp: Any, kernel: Array, X: Array, lengths: Sequence[int]) -> Array:
+def circular_convolution(kernel: Array, X: Array, lengths: Sequence[int]) -> Array:
     """The circular convolution of columns of grids with a kernel, both padded with zeros to
     `lengths`.
 
     kernel : (*batch, *sizes), X : (*batch, *grid, k) -> (*batch, *lengths, k). Real input takes
     real transforms, half the work, and gives real output of the promoted dtype.
     """
+    xp = namespace_of(X)
     dtype = xp.result_type(kernel.dtype, X.dtype)
     axes = tuple(range(-1 - len(lengths), -1))
     kernel, X = (pad_end(xp, array, lengths, axes) for array in (kernel[..., None], X))
@@ -61,7 +70,7 @@ def circular_convolution(xp: Any, kernel: Array, X: Array, lengths: Sequence[int
 
 def pad_end(xp: Any, x: Array, lengths: Sequence[int], axes: Sequence[int]) -> Array:
     """`x` with zeros after its end along each axis, up to the lengths."""
-    for axis, length in zip(axes, lengths, strict=True):
+    for axis, length in zip(axes, lengths):
         x = pad_with_zeros(xp, x, 0, length - x.shape[axis], axis)
     return x
 
@@ -96,6 +105,10 @@ def bound_by_norm(norm: float, X: Array, B: Array) -> float | None:
     return float(100 * xp.eps(X.dtype) * xp.max(1 + norm * x / b))
 
 
+# of operators on vectors that are grids, flattened
+grid_shape: Any = property(lambda self: (math.prod(self.grid),) * 2)
+
+
 # The unitary discrete Fourier transform over a grid.
 
 
@@ -122,24 +135,19 @@ class FFT(LinearOperator):
     ((6, 6), True)
     """
 
-    grid: tuple[int, ...]
+    grid: Shape
     inverse: bool
     context: Context
 
     def __new__(cls, shape: Any, *, like: Any = None, dtype: Any = None) -> Any:
         return cls._of(grid_sizes(shape, "FFT"), False, given_context("FFT", like, dtype))
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        n = math.prod(self.grid)
-        return (n, n)
+    shape = grid_shape
 
     @memo
     def _context(self) -> Context:
-        backend, dtype, device = self.context
-        if dtype is None or dtype is complex:
-            return Context(backend, complex, device)  # complex, of the precision of what it meets
-        return Context(backend, backends.get(backend or "numpy").complex_dtype(dtype), device)
+        # complex, of the precision of what it meets unless that is told
+        return told_by_number(self.context, complex)
 
     def _infer(self) -> int:
         # Entries exp(-2 pi i j k / n): symmetric, and real where no side is longer than 2.
@@ -171,14 +179,15 @@ class FFT(LinearOperator):
         return f"FFT({'x'.join(map(str, self.grid))}){'.H' if self.inverse else ''}"
 
 
-def grid_sizes(shape: Any, what: str) -> tuple[int, ...]:
+def grid_sizes(shape: Any, what: str) -> Shape:
     """The sizes of a grid, given as a number or a tuple of numbers."""
     try:
-        sizes = tuple(int(size) for size in shape) if hasattr(shape, "__iter__") else (int(shape),)
-        wrong = sizes != tuple(shape) if hasattr(shape, "__iter__") else sizes[0] != shape
+        given = tuple(shape) if hasattr(shape, "__iter__") else (shape,)
+        sizes = tuple(map(int, given))
+        is_wrong = sizes != given
     except (TypeError, ValueError):
-        wrong, sizes = True, ()
-    if wrong or not sizes or min(sizes) < 0:
+        is_wrong, sizes = True, ()
+    if is_wrong or not sizes or min(sizes) < 0:
         raise ShapeError(
             f"{what}: the grid's shape must be an integer or a tuple of integers, none negative; "
             f"it is {shape!r}."
@@ -214,21 +223,17 @@ class Sine(LinearOperator):
     array([0.5858, 2.    , 3.4142])
     """
 
-    grid: tuple[int, ...]
+    grid: Shape
     context: Context
 
     def __new__(cls, shape: Any, *, like: Any = None, dtype: Any = None) -> Any:
         return cls._of(grid_sizes(shape, "Sine"), given_context("Sine", like, dtype))
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        n = math.prod(self.grid)
-        return (n, n)
+    shape = grid_shape
 
     _implied = UNITARY | SYMMETRIC | SELF_ADJOINT  # its entries are real, whatever its dtype
 
-    def _conj(self) -> LinearOperator:
-        return self
+    _conj = itself
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
@@ -265,24 +270,19 @@ def sine_transform(x: Array, axes: Sequence[int], overwrite: bool = False) -> Ar
 
         y = dstn(x, type=1, norm="ortho", axes=tuple(axes), overwrite_x=overwrite)
         return y if y.dtype == x.dtype else y.astype(x.dtype)  # half precision
+    # By Fourier's transform of [0, x, 0, -x reversed]: that of an odd sequence is -2i times that of
+    # its half in sines.
     for axis in axes:
-        x = _by_odd_extension(xp, x, axis)
+        x = xp.moveaxis(x, axis, -1)
+        n = x.shape[-1]
+        zero = xp.zeros((*x.shape[:-1], 1), **kind_of(x))
+        odd = xp.concat([zero, x, zero, -xp.flip(x, axis=-1)], axis=-1)
+        if xp.is_complex(x):
+            y = 0.5j * xp.fft(odd)
+        else:
+            y = xp.astype(-0.5 * xp.imag(xp.rfftn(odd, axes=(-1,))), x.dtype)
+        x = xp.moveaxis(math.sqrt(2 / (n + 1)) * y[..., 1 : n + 1], -1, axis)
     return x
-
-
-def _by_odd_extension(xp: Any, x: Array, axis: int) -> Array:
-    """One axis, by Fourier's transform of [0, x, 0, -x reversed]: that of an odd sequence is -2i
-    times that of its half in sines."""
-    x = xp.moveaxis(x, axis, -1)
-    n = x.shape[-1]
-    zero = xp.zeros((*x.shape[:-1], 1), **kind_of(x))
-    odd = xp.concat([zero, x, zero, -xp.flip(x, axis=-1)], axis=-1)
-    y = (
-        0.5j * xp.fft(odd)
-        if xp.is_complex(x)
-        else xp.astype(-0.5 * xp.imag(xp.rfftn(odd, axes=(-1,))), x.dtype)
-    )
-    return xp.moveaxis(math.sqrt(2 / (n + 1)) * y[..., 1 : n + 1], -1, axis)
 
 
 # A permutation of coordinates.
@@ -328,19 +328,20 @@ class Permutation(LinearOperator):
                 raise DtypeError(
                     f"Permutation: expected an array of integers, got {type(perm).__name__}."
                 ) from error
-        given = perm.host if isinstance(perm, Index) else perm
-        if is_array(perm) and namespace_of(perm).is_floating(perm):
+        is_seen = isinstance(perm, Index)
+        given = perm.host if is_seen else perm
+        if not is_seen and namespace_of(perm).is_floating(perm):
             raise ShapeError(f"Permutation: indices must be integers, not {perm.dtype}.")
         if given.ndim < 1:
             raise ShapeError("Permutation: expected at least one dimension, got a single number.")
-        if isinstance(perm, Index) and not _is_permutation(given):
+        if is_seen and not _is_permutation(given):
             raise ShapeError(
                 f"Permutation: perm must hold each of 0, ..., {given.shape[-1] - 1} once."
             )
         return cls._of(perm, given_context("Permutation", like, dtype))
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         shape = self.perm.host.shape if isinstance(self.perm, Index) else tuple(self.perm.shape)
         return (*shape, shape[-1])
 
@@ -357,27 +358,21 @@ class Permutation(LinearOperator):
         return (
             Index(np.argsort(perm.host, -1))
             if isinstance(perm, Index)
-            else namespace_of(perm).argsort(perm, axis=-1)
+            else namespace_of(perm).argsort(perm)
         )
 
     def compose(self, other: Permutation) -> Permutation:
         """The product P Q as one permutation: (P Q x)[i] = x[q[p[i]]]."""
-        p, q = self.perm, other.perm
-        if isinstance(p, Index) and isinstance(q, Index):
-            batch = np.broadcast_shapes(p.host.shape, q.host.shape)
-            composed: Any = Index(
-                np.take_along_axis(
-                    np.broadcast_to(q.host, batch), np.broadcast_to(p.host, batch), -1
-                )
-            )
-        else:
-            xp = namespace_of(p if is_array(p) else q)
-            p, q = (x.on(xp) if isinstance(x, Index) else x for x in (p, q))
-            batch = (*broadcast_batches(p.shape[:-1], q.shape[:-1]), p.shape[-1])
-            composed = xp.take_along_axis(
-                xp.broadcast_to(q, batch), xp.broadcast_to(p, batch), axis=-1
-            )
-        return Permutation._of(composed, common_context("Permutation", (self, other)))
+        perms = self.perm, other.perm
+        traced = [perm for perm in perms if is_array(perm)]
+        xp = namespace_of(traced[0]) if traced else backends.get("numpy")
+        p, q = (perm.on(xp) if isinstance(perm, Index) else perm for perm in perms)
+        shape = (*broadcast_batches(p.shape[:-1], q.shape[:-1]), p.shape[-1])
+        p, q = xp.broadcast_to(p, shape), xp.broadcast_to(q, shape)
+        composed: Any = xp.take_along_axis(q, p, axis=-1)
+        return Permutation._of(
+            composed if traced else Index(composed), common_context("Permutation", (self, other))
+        )
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
@@ -386,31 +381,22 @@ class Permutation(LinearOperator):
         if perm.ndim == 1:
             return xp.take(X, perm, axis=-2)
         batch = broadcast_batches(perm.shape[:-1], X.shape[:-2])
-        X, perm = (
-            xp.broadcast_to(X, (*batch, *X.shape[-2:])),
-            xp.broadcast_to(perm, (*batch, perm.shape[-1])),
-        )
+        X = spread(X, batch)
         return xp.take_along_axis(X, xp.broadcast_to(perm[..., None], X.shape), axis=-2)
 
     def _matvec(self, x: Array) -> Array:
-        xp = namespace_of(x)
         x = promoted(x, self.context.dtype)
         # batched: x[perm] is, too
-        return x[placed(self.perm, xp, x)]
+        return x[placed(self.perm, namespace_of(x), x)]
 
     def _to_dense(self) -> Array:
         xp = self.xp if isinstance(self.perm, Index) else namespace_of(self.perm)
+        _, dtype, device = self._context
         return self._matmat(
-            xp.eye(
-                self.shape[-1],
-                dtype=self._context.dtype or xp.default_float(),
-                device=self._context.device,
-            )
+            xp.eye(self.shape[-1], dtype=dtype or xp.default_float(), device=device)
         )
 
-    @property
-    def _flops(self) -> float:
-        return 0.0
+    _flops = 0.0
 
     def _expression(self) -> str:
         return f"Permutation({'x'.join(map(str, self.shape[:-1]))})"
