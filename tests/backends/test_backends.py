@@ -249,7 +249,7 @@ def test_arrays_are_made_and_seen(xp):
     assert xp.to_numpy(changed).tolist() == [5, 2] and xp.to_numpy(x).tolist() == [1, 2]
 
 
-ELEMENTWISE = "abs conj real imag exp sqrt sin cos sign isfinite isnan reciprocal angle".split()
+ELEMENTWISE = "abs conj real imag exp sqrt sin cos sign isfinite isnan angle".split()
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
@@ -280,7 +280,7 @@ def test_reductions_take_axes(xp, axis, keepdims):
             getattr(np, name)(x, axis=axis, keepdims=keepdims),
             "float64",
         )
-    for name in "any all count_nonzero".split():
+    for name in "any all".split():
         got = getattr(xp, name)(xp.asarray(x > 0), axis=axis, keepdims=keepdims)
         assert np.array_equal(
             xp.to_numpy(got), getattr(np, name)(x > 0, axis=axis, keepdims=keepdims)
@@ -306,7 +306,6 @@ def test_shapes_and_orders_agree_with_numpy(xp):
         (xp.expand_dims(y, 1), x[:, None]),
         (xp.squeeze(y[:1], 0), x[0]),
         (xp.moveaxis(y, 0, -1), np.moveaxis(x, 0, -1)),
-        (xp.permute_dims(y, (2, 0, 1)), x.transpose(2, 0, 1)),
         (xp.broadcast_to(y, (4, 2, 3, 3)), np.broadcast_to(x, (4, 2, 3, 3))),
         (xp.concat([y, y], axis=1), np.concat([x, x], axis=1)),
         (xp.stack([y, y], axis=-1), np.stack([x, x], axis=-1)),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from . import adjoint, namespace_of
+from . import adjoint, namespace_of, places_like, positive_or_one, zeros_like
 
 Array = Any
 
@@ -70,6 +70,38 @@ def loop_map(f: Callable, *arrays: Any) -> Array:
 def jit(f: Any) -> Any:
     """`f` itself: compiled only where that is how the framework is used (JAX)."""
     return f
+
+
+def is_compiling() -> bool:
+    """Whether torch.compile traces the program."""
+    return False
+
+
+def staged(x: Any) -> Any:
+    """`x` itself: what is computed from values that can be seen can be seen too."""
+    return x
+
+
+def fold_in(gen: Any, i: Any) -> Any:
+    """The source of the i-th block of numbers. A generator moves on as it is drawn from, so it
+    is that itself."""
+    return gen
+
+
+def diagonal(x: Array, offset: int = 0) -> Array:
+    """The diagonals of the matrices in the last two axes."""
+    return x.diagonal(offset, -2, -1)
+
+
+def common(*arrays: Array) -> Any:
+    """The arrays in the dtype of their sum."""
+    dtype = arrays[0].dtype
+    for x in arrays:
+        if x.dtype != dtype:
+            xp = namespace_of(x)
+            dtype = xp.result_type(*arrays)
+            return [xp.astype(y, dtype) for y in arrays]
+    return arrays
 
 
 def by_name(create: Callable, dtype_from: Callable) -> Callable:
@@ -158,42 +190,34 @@ def _nan_on_failure(function: Callable) -> Callable:
 # precision.
 
 
-def through_single(
-    astype: Callable, halves: frozenset, single: Any
-) -> Callable[[Callable], Callable]:
-    """Make the decorator with which a backend computes in `single` whatever arrives in one of
-    `halves`.
+def half(function: Callable) -> Callable:
+    """Compute in single precision what arrives in half precision.
 
     The answer is cast back unless a wider array was given too; complex answers stay complex64, as
     no framework has linear algebra for half-precision complex numbers.
     """
 
-    def decorate(function: Callable) -> Callable:
-        @functools.wraps(function)
-        def wrapped(*arguments: Any, **options: Any) -> Any:
-            half = None
-            for x in arguments:
-                if getattr(x, "dtype", None) in halves:
-                    half = x.dtype
-            if half is None:
-                return function(*arguments, **options)
-            given = [x.dtype for x in arguments if hasattr(x, "dtype")]
-            result = function(*(widen(x) for x in arguments), **options)
-            # pivots are integers
-            is_half = all(dtype in halves or "int" in str(dtype) for dtype in given)
-            return narrow(result, half) if is_half else result
+    @functools.wraps(function)
+    def wrapped(*arguments: Any, **options: Any) -> Any:
+        for x in arguments:
+            if getattr(getattr(x, "dtype", None), "itemsize", 0) == 2:
+                return _by_single(function, arguments, options)
+        return function(*arguments, **options)
 
-        return wrapped
+    return wrapped
 
-    def widen(x: Any) -> Any:
-        return astype(x, single) if getattr(x, "dtype", None) in halves else x
 
-    def narrow(result: Any, half: Any) -> Any:
-        if isinstance(result, tuple):
-            return tuple(narrow(part, half) for part in result)
-        return astype(result, half) if result.dtype == single else result
-
-    return decorate
+def _by_single(function: Callable, arguments: tuple, options: dict[str, Any]) -> Any:
+    floats = [x for x in arguments if (xp := namespace_of(x)) and xp.is_floating(x)]
+    halves = [x for x in floats if x.dtype.itemsize == 2]
+    if not halves:  # 16-bit integers
+        return function(*arguments, **options)
+    xp, half = namespace_of(halves[0]), halves[-1].dtype
+    widened = [xp.astype(x, xp.float32) if any(x is y for y in halves) else x for x in arguments]
+    result = function(*widened, **options)
+    if len(halves) < len(floats):
+        return result
+    return _map(lambda x: xp.astype(x, half) if x.dtype == xp.float32 else x, result)
 
 
 def extreme_scale(x: Array, axis: Any, limits: Any) -> Array:
@@ -303,7 +327,7 @@ def ldl_slogdet(factors: tuple[Array, ...]) -> tuple[Array, Array]:
 
 
 def _zeros(xp: Any, X: Any, rows: int) -> Any:
-    return xp.zeros((*X.shape[:-2], rows, X.shape[-1]), dtype=X.dtype, device=xp.device_of(X))
+    return zeros_like(xp, X, (*X.shape[:-2], rows, X.shape[-1]))
 
 
 def shift(xp: Any, X: Any, by: int) -> Any:
@@ -357,27 +381,15 @@ def pivot_order(xp: Any, A: Any) -> Any:
     well; the factors themselves then come from the framework's QR of `A[:, order]`. Batched,
     without branches on values. O(m n min(m, n)).
     """
-    n = A.shape[-1]
-    index = xp.arange(n, device=xp.device_of(A))
-    taken = index < 0  # none
-    order = []
-    for _ in range(min(A.shape[-2:])):
-        norms = xp.where(taken, -1.0, xp.vector_norm(A, axis=-2))
+    n, index = A.shape[-1], places_like(xp, A)
+    place = xp.broadcast_to(
+        index, (*A.shape[:-2], n)
+    )  # in the order: as given, but for those taken
+    for i in range(min(A.shape[-2:])):
+        norms = xp.where(place < 0, -1.0, xp.vector_norm(A, axis=-2))
         best = xp.argmax(norms, axis=-1, keepdims=True)
         q = xp.take_along_axis(A, xp.expand_dims(best, -2), axis=-1)
-        norm = xp.vector_norm(q, axis=-2, keepdims=True)
-        q = q / xp.where(norm > 0, norm, 1.0)
-        A = A - q @ (xp.matrix_transpose(xp.conj(q)) @ A)
-        taken = xp.logical_or(taken, index == best)
-        order.append(best)
-    if not order:
-        return xp.broadcast_to(index, (*A.shape[:-2], n))
-    # The columns that remain when the rows are used up follow in their order: a stable sort by the
-    # step at which each was taken.
-    steps = xp.concat(order, axis=-1)
-    step_of = xp.where(
-        xp.expand_dims(steps, -1) == index,
-        xp.expand_dims(xp.arange(len(order), device=xp.device_of(A)) - n, -1),
-        0,
-    )
-    return xp.argsort(xp.min(step_of, axis=-2) * n + index, axis=-1)
+        q = q / positive_or_one(xp, xp.vector_norm(q, axis=-2, keepdims=True))
+        A = A - q @ (adjoint(xp, q) @ A)
+        place = xp.where(index == best, i - n, place)
+    return xp.argsort(place, axis=-1)

@@ -13,15 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..shared import by_name, extreme_scale, fft, ifft, through_single
+from ..shared import by_name, diagonal, extreme_scale, fft, half, ifft, is_compiling
 
 # names that mean here what they mean to all
 # isort: off
 from jax.numpy import (
-    abs, all, angle, any, argmax, argsort, broadcast_to, concat, conj, cos, count_nonzero, cumsum,
+    abs, all, angle, any, argmax, argsort, broadcast_to, concat, conj, cos, cumsum,
     exp, expand_dims, flip, imag, isfinite, isnan, log, logical_and, logical_not, logical_or,
-    matrix_transpose, max, maximum, mean, min, minimum, moveaxis, permute_dims, prod, real,
-    reciprocal, reshape, result_type, roll, sign, sin, sort, sqrt, squeeze, stack, sum,
+    matrix_transpose, max, maximum, mean, min, minimum, moveaxis, prod, real,
+    reshape, result_type, roll, sign, sin, sort, sqrt, squeeze, stack, sum,
     take_along_axis, tril, triu, where,
 )  # fmt: skip
 # isort: on
@@ -228,22 +228,12 @@ def is_differentiated(*arrays: Any) -> builtins.bool:
     return builtins.any(isinstance(x, jax.core.Tracer) for x in arrays)
 
 
-def is_compiling() -> builtins.bool:
-    """Whether torch.compile traces the program."""
-    return False
-
-
 # arithmetic and products
 # --------------------------------------------------------------------------------------------------
 
 
 def take(x: Any, indices: Any, axis: int = 0) -> jax.Array:
     return jnp.take(x, jnp.asarray(indices), axis=axis)  # jnp.take refuses lists
-
-
-def diagonal(x: Any, offset: int = 0) -> jax.Array:
-    """The diagonals of the matrices in the last two axes."""
-    return jnp.diagonal(x, offset, -2, -1)
 
 
 def make_diagonal(d: Any) -> jax.Array:
@@ -291,15 +281,12 @@ def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> ja
     return norm if keepdims else jnp.squeeze(norm, axis)
 
 
-_half = through_single(astype, frozenset({float16, bfloat16}), float32)
-
-
-@_half
+@half
 def fftn(x: Any, axes: Any = None) -> jax.Array:
     return _each_axis(jnp.fft.fft, x, axes)
 
 
-@_half
+@half
 def ifftn(x: Any, axes: Any = None) -> jax.Array:
     return _each_axis(jnp.fft.ifft, x, axes)
 
@@ -312,13 +299,13 @@ def _each_axis(transform: Callable, x: Any, axes: Any) -> jax.Array:
     return x
 
 
-@_half
+@half
 def rfftn(x: Any, axes: Any) -> jax.Array:
     """The transform of real numbers: the first half of the last axis, which determines the rest."""
     return _each_axis(jnp.fft.fft, jnp.fft.rfft(x, axis=axes[-1]), axes[:-1])
 
 
-@_half
+@half
 def irfftn(x: Any, shape: Any, axes: Any) -> jax.Array:
     """The real numbers of this shape (along the axes) of which `x` is the transform."""
     for length, axis in zip(shape[:-1], axes[:-1], strict=True):
@@ -369,9 +356,18 @@ def fold_in(gen: Any, i: Any) -> Any:
     return jax.random.fold_in(gen, i)
 
 
-def normal(gen: Any, shape: Any, dtype: Any = None, device: Any = None) -> jax.Array:
-    """Standard normal numbers; complex ones have E|z|^2 = 1."""
-    return to_device(jax.random.normal(gen, _shape(shape), _float(dtype)), device)
+def _drawn(draw: Callable) -> Callable:
+    """`draw(gen, shape, dtype)` of any shape and dtype, on a device."""
+
+    @functools.wraps(draw)
+    def drawn(gen: Any, shape: Any, dtype: Any = jnp.float64, device: Any = None) -> jax.Array:
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        return to_device(draw(gen, shape, dtype_from(dtype)), device)
+
+    return drawn
+
+
+normal = _drawn(jax.random.normal)  # standard; complex numbers have E|z|^2 = 1
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
@@ -383,30 +379,21 @@ def _signs(gen: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     return (1 - 2 * bits.reshape(-1)[:size].astype(dtype)).reshape(shape)
 
 
-def rademacher(gen: Any, shape: Any, dtype: Any = None, device: Any = None) -> jax.Array:
+@_drawn
+def rademacher(gen: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     """Signs, +1 or -1; if complex, 1, i, -1 or -i."""
-    dtype = _float(dtype)
     if not is_complex(dtype):
-        return to_device(_signs(gen, _shape(shape), dtype), device)
+        return _signs(gen, shape, dtype)
     values = jnp.array([1, 1j, -1, -1j], dtype)
-    return to_device(values[jax.random.randint(gen, _shape(shape), 0, len(values))], device)
+    return values[jax.random.randint(gen, shape, 0, len(values))]
 
 
-def uniform(gen: Any, shape: Any, dtype: Any = None, device: Any = None) -> jax.Array:
+@_drawn
+def uniform(gen: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     """Uniform numbers in [0, 1), or in the unit square if complex."""
-    dtype = _float(dtype)
     if is_complex(dtype):
-        parts = jax.random.uniform(gen, (2, *_shape(shape)), real_dtype(dtype))
-        return to_device(jax.lax.complex(parts[0], parts[1]), device)
-    return to_device(jax.random.uniform(gen, _shape(shape), dtype), device)
-
-
-def _shape(shape: Any) -> tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(shape)
-
-
-def _float(dtype: Any) -> Any:
-    return default_float() if dtype is None else dtype_from(dtype)
+        return jax.lax.complex(*jax.random.uniform(gen, (2, *shape), real_dtype(dtype)))
+    return jax.random.uniform(gen, shape, dtype)
 
 
 def axpy(a: Any, x: Any, y: Any) -> jax.Array:

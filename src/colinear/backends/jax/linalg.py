@@ -18,23 +18,19 @@ from ..numpy import control as _recurrences
 from ..numpy import linalg as _numpy_linalg
 from ..shared import (
     cholesky_solve,
+    common,
     eigen_solve,
     extreme_scale,
+    half,
     ldl_slogdet,
     lu_substitute,
     of_finite,
 )
-from .arrays import _half
 from .closures import in_ordinary_modes
 
 Array = Any
 
 LARGE = 256  # rows from which the time that a call to the host takes is small beside what it saves
-
-
-def _common(*arrays: Array) -> list[Array]:
-    dtype = jnp.result_type(*arrays)
-    return [jnp.asarray(x, dtype) for x in arrays]
 
 
 def _spread(*arrays: tuple[Array, int]) -> list[Array]:
@@ -64,7 +60,7 @@ def _cholesky_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     return L, L @ (jnp.tril(M, -1) + jnp.eye(M.shape[-1], dtype=M.dtype) * M / 2)
 
 
-@_half
+@half
 def cholesky(A: Array) -> tuple[Array, Array]:
     """Factor Hermitian A = L L^H. Returns L and ok; L is NaN where A is not positive definite."""
     L = _cholesky(A)
@@ -99,14 +95,14 @@ def _cholesky_inverse_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array
     return T, -T @ (M + _adjoint(xp, M)) @ T  # -T dA T with A = L L^H
 
 
-@_half
+@half
 def cholesky_inverse(L: Array) -> Array:
     """A^-1 as a matrix from `cholesky(A)`. JAX has no routine for it: of large matrices on the
     CPU, where triangular solves take three times as long as LAPACK's, a call to the host."""
     return _cholesky_inverse(L)
 
 
-@_half
+@half
 def lu_factor(A: Array) -> tuple[Array, Array]:
     """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps
     (from 0) as in LAPACK."""
@@ -114,7 +110,7 @@ def lu_factor(A: Array) -> tuple[Array, Array]:
     return LU, pivots
 
 
-lu_solve = _half(lu_substitute)
+lu_solve = half(lu_substitute)
 
 
 def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
@@ -126,7 +122,7 @@ def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
 has_ldl = False
 
 
-@_half
+@half
 def ldl_factor(A: Array) -> tuple[Array, ...]:
     """Factor Hermitian A, definite or not, stably; what it returns is for `ldl_solve` and
     `ldl_slogdet`.
@@ -138,7 +134,7 @@ def ldl_factor(A: Array) -> tuple[Array, ...]:
     return vectors, values
 
 
-_eigen_solve = _half(eigen_solve)
+_eigen_solve = half(eigen_solve)
 
 
 def ldl_solve(factors: tuple[Array, ...], B: Array) -> Array:
@@ -150,19 +146,19 @@ def ldl_solve(factors: tuple[Array, ...], B: Array) -> Array:
 # -------------------------------------------------------------------------------------------
 
 
-@_half
+@half
 def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
     """Factor A = Q R; mode "reduced" or "complete"."""
     return tuple(jnp.linalg.qr(A, mode))
 
 
-@_half
+@half
 def qr_triangle(A: Array) -> Array:
     """R of A = Q R, without Q."""
     return jnp.linalg.qr(A, "r")
 
 
-@_half
+@half
 def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
     """Factor A[:, perm] = Q R (reduced), |diag R| falling: the rank shows. JAX's own has no
     derivative: it gives the order."""
@@ -175,10 +171,10 @@ def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
 
 
 # as NumPy's: of Hermitian A, eigenvalues ascending
-eigh, eigvalsh = (_half(of_finite(f)) for f in (jnp.linalg.eigh, jnp.linalg.eigvalsh))
+eigh, eigvalsh = (half(of_finite(f)) for f in (jnp.linalg.eigh, jnp.linalg.eigvalsh))
 
 
-@_half
+@half
 @of_finite
 def eig(A: Array) -> tuple[Array, Array]:
     """Eigenvalues and eigenvectors of any square A, always complex."""
@@ -187,7 +183,7 @@ def eig(A: Array) -> tuple[Array, Array]:
     return values * scale, vectors
 
 
-@_half
+@half
 @of_finite
 def eigvals(A: Array) -> Array:
     """Eigenvalues of any square A, always complex."""
@@ -204,14 +200,14 @@ def _divide_by_scale(A: Array) -> tuple[Array, Array]:
     return scale[..., 0], A / scale
 
 
-@_half
+@half
 @of_finite
 def svd(A: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:
     """Factor A = U diag(s) V^H. Returns U, s, V^H."""
     return jnp.linalg.svd(A, full_matrices)
 
 
-@_half
+@half
 def expm(A: Array) -> Array:
     """The matrix exponential. JAX gives NaN beyond `max_squarings`: 32 of them reach norms of
     1e10."""
@@ -222,7 +218,7 @@ def expm(A: Array) -> Array:
 # --------------------------------------------------------------------------------------
 
 
-@_half
+@half
 def solve_triangular(
     A: Array,
     B: Array,
@@ -233,7 +229,7 @@ def solve_triangular(
 ) -> Array:
     """Solve A X = B, A^T X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
     triangle is not read."""
-    A, B = _common(A, B)
+    A, B = common(A, B)
     solve = functools.partial(
         jax.lax.linalg.triangular_solve,
         left_side=True,
@@ -249,7 +245,7 @@ def solve_triangular(
     return solve(*_spread((A, 2), (B, 2)))
 
 
-@_half
+@half
 def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Array:
     """Solve a tridiagonal system: diagonals (*batch, n-1), (*batch, n), (*batch, n-1), B (*batch,
     n, k).
@@ -257,7 +253,7 @@ def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Arra
     LAPACK's gtsv on the CPU and cuSPARSE's on the GPU, both with pivoting (tested: a diagonal of
     1e-9).
     """
-    lower, diag, upper, B = _common(lower, diag, upper, B)
+    lower, diag, upper, B = common(lower, diag, upper, B)
     if diag.shape[-1] == 0:
         return _spread((diag, 1), (B, 2))[1]
     none = [(0, 0)]
@@ -266,7 +262,7 @@ def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Arra
     return jax.lax.linalg.tridiagonal_solve(*_spread((below, 1), (diag, 1), (above, 1), (B, 2)))
 
 
-@_half
+@half
 def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
     """Solve a banded system, with pivoting: ab[..., u + i - j, j] = A[..., i, j], ab (*batch,
     l+u+1, n), B (*batch, n, k).
@@ -275,7 +271,7 @@ def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
     callback to the host, which JAX differentiates as what it is, a linear solve
     (`custom_linear_solve`).
     """
-    ab, B = _spread(*zip(_common(ab, B), (2, 2), strict=True))
+    ab, B = _spread(*zip(common(ab, B), (2, 2), strict=True))
     if not any(isinstance(x, jax.core.Tracer) for x in (ab, B)):  # a callback is traced each time
         found = _numpy_linalg.solve_banded(np.asarray(ab), widths, np.asarray(B))
         return jax.device_put(found, B.sharding)
@@ -325,12 +321,12 @@ def _with_values(function: Callable) -> Callable[[Callable], Callable]:
     return decorate
 
 
-@_half
+@half
 @_with_values(_recurrences.tridiagonal_pivots)
 def tridiagonal_pivots(d: Array, s: Array) -> Array:
     """The pivots p_i = d_i - s_(i-1) / p_(i-1) of elimination without exchanges, d (*batch, n) and
     s = lower * upper (*batch, n-1). A zero is divided by as if it were a very small number."""
-    d, s = _spread(*zip(_common(d, s), (1, 1), strict=True))
+    d, s = _spread(*zip(common(d, s), (1, 1), strict=True))
     tiny = float(jnp.finfo(d.dtype).tiny)
 
     def step(p: Array, x: Array, y: Array) -> tuple[Array, Array]:
@@ -377,7 +373,7 @@ def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> t
     As LAPACK's trevc: a gap that is too small to divide by is taken to be eps |T|, and columns that
     grow are scaled down.
     """
-    (T, R), n = _common(T, R), T.shape[-1]
+    (T, R), n = common(T, R), T.shape[-1]
     T, places, R = _spread((T, 2), (places, 1), (R, 2))
     T = _adjoint(xp, jnp.triu(T)) if adjoint else jnp.triu(T)
     t, eps = jnp.diagonal(T, 0, -2, -1), float(jnp.finfo(T.dtype).eps)

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from ...errors import BackendError, DeviceError
-from ..shared import extreme_scale, through_single
+from ..shared import diagonal, extreme_scale, fold_in, half, is_compiling, staged
 
 # names that mean here what they mean to all
 # isort: off
 from numpy import (
     abs, all, angle, any, arange, argmax, argsort, asarray, broadcast_to, concat, cos,
-    count_nonzero, cumsum, einsum, exp, expand_dims, eye, flip, full, imag, isfinite, isnan, log,
+    cumsum, einsum, exp, expand_dims, eye, flip, full, imag, isfinite, isnan, log,
     logical_and, logical_not, logical_or, matmul, max, maximum, mean, min,
-    minimum, moveaxis, ones, permute_dims, prod, real, result_type, roll, sign, sin, sort,
+    minimum, moveaxis, ones, prod, real, result_type, roll, sign, sin, sort,
     sqrt, squeeze, stack, sum, take, take_along_axis, tril, triu, vecdot, where, zeros,
 )  # fmt: skip
 # isort: on
@@ -138,18 +138,8 @@ def is_traced(x: Any) -> builtins.bool:
     return False
 
 
-def staged(x: Any) -> Any:
-    """`x` itself: what is computed from values that can be seen can be seen too."""
-    return x
-
-
 def is_differentiated(*arrays: Any) -> builtins.bool:
     """Whether derivatives of what is computed from these are recorded."""
-    return False
-
-
-def is_compiling() -> builtins.bool:
-    """Whether torch.compile traces the program."""
     return False
 
 
@@ -166,15 +156,6 @@ def reshape(x: Any, shape: Any) -> Any:
 
 def conj(x: Any) -> Any:
     return np.conj(x) if np.iscomplexobj(x) else x  # numpy.conj copies real arrays
-
-
-def reciprocal(x: Any) -> Any:
-    return 1 / x  # numpy.reciprocal of integers is an integer
-
-
-def diagonal(x: Any, offset: int = 0) -> np.ndarray:
-    """The diagonals of the matrices in the last two axes."""
-    return np.diagonal(x, offset, -2, -1)
 
 
 def make_diagonal(d: Any) -> np.ndarray:
@@ -262,25 +243,17 @@ def _least_norm(dtype: Any) -> float:
     return float(np.sqrt(np.finfo(dtype).tiny / np.finfo(dtype).eps, dtype=np.float64))
 
 
-_half = through_single(astype, frozenset({float16}), float32)
-
-
-_TRANSFORMS: tuple[Any, ...] = (
-    np.fft.fft,
-    np.fft.ifft,
-    np.fft.fftn,
-    np.fft.ifftn,
-    np.fft.rfftn,
-    np.fft.irfftn,
+fft, ifft, fftn, ifftn, rfftn, irfftn = (
+    half(getattr(np.fft, transform))
+    for transform in ("fft", "ifft", "fftn", "ifftn", "rfftn", "irfftn")
 )
-fft, ifft, fftn, ifftn, rfftn, irfftn = map(_half, _TRANSFORMS)
 
 
 # sparse and scattered
 # ----------------------------------------------------------------------------------------------
 
 
-@_half
+@half
 def sparse_matmul(data: Any, structure: Any, X: Any) -> np.ndarray:
     """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) ->
     (*batch, m, k)."""
@@ -371,33 +344,30 @@ def split(gen: np.random.Generator, n: int = 2) -> list[np.random.Generator]:
     return gen.spawn(n)
 
 
-def fold_in(gen: np.random.Generator, i: Any) -> np.random.Generator:
-    """The source of the i-th block of numbers. A generator moves on as it is drawn from, so it
-    is that itself."""
-    return gen
-
-
-def _draw(draw: Callable, shape: Any, dtype: Any) -> np.ndarray:
-    dtype = float64 if dtype is None else np.dtype(dtype)
-    if dtype.kind != "c":
-        return np.asarray(draw(shape)).astype(dtype, copy=False)
-    return (draw(shape) + 1j * draw(shape)).astype(dtype)
-
-
-def normal(
-    gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any = None
+def _draw(
+    draw: Callable,
+    scale: float,
+    gen: np.random.Generator,
+    shape: Any,
+    dtype: Any = float64,
+    device: Any = None,
 ) -> np.ndarray:
-    """Standard normal numbers; complex ones have E|z|^2 = 1."""
-    draws = _draw(gen.standard_normal, shape, dtype)
-    return draws * draws.dtype.type(math.sqrt(0.5)) if draws.dtype.kind == "c" else draws
+    if np.dtype(dtype).kind != "c":
+        return np.asarray(draw(gen, shape)).astype(dtype, copy=False)
+    return np.asarray(scale * (draw(gen, shape) + 1j * draw(gen, shape))).astype(dtype)
+
+
+# Standard normal numbers, of which complex ones have E|z|^2 = 1; and uniform numbers in [0, 1), or
+# in the unit square if complex.
+normal = functools.partial(_draw, np.random.Generator.standard_normal, math.sqrt(0.5))
+uniform = functools.partial(_draw, np.random.Generator.random, 1.0)
 
 
 def rademacher(
-    gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any = None
+    gen: np.random.Generator, shape: Any, dtype: Any = float64, device: Any = None
 ) -> np.ndarray:
     """Signs, +1 or -1; if complex, 1, i, -1 or -i."""
-    dtype = float64 if dtype is None else np.dtype(dtype)
-    if dtype.kind != "c":  # from single bits: a twentieth of the time of integers
+    if np.dtype(dtype).kind != "c":  # from single bits: a twentieth of the time of integers
         size = math.prod((shape,) if isinstance(shape, int) else shape)
         signs = np.unpackbits(np.frombuffer(gen.bytes(-(-size // 8)), np.uint8), count=size).astype(
             dtype
@@ -406,10 +376,3 @@ def rademacher(
         signs -= 1
         return signs.reshape(shape)
     return np.array([1, 1j, -1, -1j], dtype)[gen.integers(0, 4, shape)]
-
-
-def uniform(
-    gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any = None
-) -> np.ndarray:
-    """Uniform numbers in [0, 1), or in the unit square if complex."""
-    return _draw(gen.random, shape, dtype)

@@ -4,6 +4,7 @@ raise."""
 from __future__ import annotations
 
 import builtins
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -12,10 +13,9 @@ import numpy as np
 import scipy
 
 from ...errors import BackendError
-from ..shared import _lapack, fori_loop, jit, loop_map, scan
+from ..shared import _lapack, common, fori_loop, half, jit, loop_map, scan
 from ..shared import scan_recurrence as linear_recurrence
-from .arrays import _half
-from .linalg import _common, solve_triangular
+from .linalg import solve_triangular
 
 Array = Any
 
@@ -56,9 +56,8 @@ def _refuse(what: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-jvp, vjp, linearise, linear_transpose = map(
-    _refuse, ("jvp", "vjp", "linearise", "linear_transpose")
-)
+jvp, vjp = _refuse("jvp"), _refuse("vjp")
+linearise, linear_transpose = _refuse("linearise"), _refuse("linear_transpose")
 
 
 def custom_derivative(f: Callable, *rules: Any, **named: Any) -> Callable:
@@ -85,16 +84,11 @@ def vmap(f: Callable, in_axes: Any = 0) -> Callable:
 
     def mapped(*arguments: Any) -> Any:
         axes = in_axes if isinstance(in_axes, tuple | list) else (in_axes,) * len(arguments)
-        moved = [
-            x if axis is None else np.moveaxis(x, axis, 0)
+        elements = [
+            itertools.repeat(x) if axis is None else np.moveaxis(x, axis, 0)
             for x, axis in zip(arguments, axes, strict=True)
         ]
-        size = next(len(x) for x, axis in zip(moved, axes, strict=True) if axis is not None)
-        results = [
-            f(*(x if a is None else x[i] for x, a in zip(moved, axes, strict=True)))
-            for i in range(size)
-        ]
-        return tree_map(lambda *found: np.stack(found), *results)
+        return tree_map(lambda *found: np.stack(found), *map(f, *elements))
 
     return mapped
 
@@ -168,14 +162,14 @@ FEW_MATRICES = 16  # eliminated one by one: Python's numbers are quicker than sh
 SMALL_SYLVESTER = 64  # rows up to which LAPACK's scalar loop is as fast as products of halves
 
 
-@_half
+@half
 def tridiagonal_pivots(d: Array, s: Array) -> Array:
     """The pivots p_i = d_i - s_(i-1) / p_(i-1) of elimination without exchanges, d (*batch, n) and
     s = lower * upper (*batch, n-1). A zero is divided by as if it were a very small number.
 
     In double precision. A batch is one long matrix whose parts are not coupled.
     """
-    d, s = _common(d, s)
+    d, s = common(d, s)
     *batch, n = np.broadcast_shapes(d.shape, (*s.shape[:-1], d.shape[-1]))
     if 0 in (n, *batch):
         return np.zeros((*batch, n), d.dtype)
@@ -256,7 +250,7 @@ def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> t
     As LAPACK's trevc: a gap that is too small to divide by is taken to be eps |T|, and columns that
     grow are scaled down.
     """
-    T, R = _common(T, R)
+    T, R = common(T, R)
     batch = np.broadcast_shapes(T.shape[:-2], places.shape[:-1], R.shape[:-2])
     n, k = R.shape[-2:]
     Y, c = np.zeros((*batch, n, k), R.dtype), np.ones((*batch, k), R.real.dtype)

@@ -15,8 +15,7 @@ import numpy as np
 import scipy
 
 from .. import shared
-from ..shared import _lapack, _nan_on_failure, _over_batch, lu_substitute
-from .arrays import _half
+from ..shared import _lapack, _nan_on_failure, _over_batch, common, half, lu_substitute
 
 Array = Any
 
@@ -30,7 +29,7 @@ LARGE = 32
 # -------------------------------------------------------------------------------------------------
 
 
-@_half
+@half
 def cholesky(A: Array) -> tuple[Array, Array]:
     """Factor Hermitian A = L L^H (its lower triangle is read). Returns L and ok; L is NaN where
     A is not positive definite."""
@@ -68,11 +67,10 @@ def _cholesky_each(A: Array) -> tuple[Array, Array]:
     return L, ok
 
 
-@_half
+@half
 def cholesky_solve(L: Array, B: Array) -> Array:
     """Solve A X = B from `cholesky(A)`; B is (*batch, n, k)."""
-    if L.dtype is not B.dtype:
-        L, B = _common(L, B)
+    L, B = common(L, B)
     if B.size and L.ndim == B.ndim == 2:
         return _potrs(L, B)
     if 0 in B.shape or L.ndim == 2 or L.shape[-1] < LARGE:
@@ -80,7 +78,7 @@ def cholesky_solve(L: Array, B: Array) -> Array:
     return _over_batch(2, 2)(_potrs)(L, B)
 
 
-@_half
+@half
 @_over_batch(2)
 def cholesky_inverse(L: Array) -> Array:
     """A^-1 as a matrix from `cholesky(A)`, n^3 / 3 multiplications: two thirds of what
@@ -110,7 +108,7 @@ def _potrs(L: Array, B: Array) -> Array:
     return potrs(L.T, B.conj(), lower=0)[0].conj()
 
 
-@_half
+@half
 def lu_factor(A: Array) -> tuple[Array, Array]:
     """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps
     (from 0) as in LAPACK."""
@@ -144,18 +142,12 @@ def _lu_together(A: Array) -> tuple[Array, Array]:
     return LU.reshape(A.shape), pivots.reshape(*A.shape[:-2], min(m, n))
 
 
-def _common(*arrays: Array) -> list[Array]:
-    dtype = np.result_type(*arrays)
-    return [x.astype(dtype, copy=False) for x in arrays]
-
-
-@_half
+@half
 def lu_solve(
     LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoint: bool = False
 ) -> Array:
     """Solve A X = B, A^T X = B or A^H X = B from `lu_factor(A)`; B is (*batch, n, k)."""
-    if LU.dtype is not B.dtype:
-        LU, B = _common(LU, B)
+    LU, B = common(LU, B)
     if LU.ndim == B.ndim == 2:
         if B.size == 0:
             return B.copy()
@@ -218,7 +210,7 @@ def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
 has_ldl = True  # whether `ldl_solve` takes LAPACK's L D L^H; all take eigenvectors
 
 
-@_half
+@half
 @_over_batch(2)
 def ldl_factor(A: Array) -> tuple[Array, ...]:
     """Factor Hermitian A, definite or not, stably; what it returns is for `ldl_solve` and
@@ -240,13 +232,13 @@ def ldl_solve(factors: tuple[Array, ...], B: Array) -> Array:
     return _ldl_solve(*factors, B) if is_packed else _eigen_solve(*factors, B)
 
 
-_eigen_solve = _half(shared.eigen_solve)
+_eigen_solve = half(shared.eigen_solve)
 
 
-@_half
+@half
 @_over_batch(2, 1, 2)
 def _ldl_solve(packed: Array, pivots: Array, B: Array) -> Array:
-    packed, B = _common(packed, B)
+    packed, B = common(packed, B)
     if B.size == 0:
         return B.copy()
     kind = "hetrs" if packed.dtype.kind == "c" else "sytrs"
@@ -261,7 +253,7 @@ ldl_slogdet = np.errstate(divide="ignore")(shared.ldl_slogdet)
 # -------------------------------------------------------------------------------------------
 
 
-@_half
+@half
 def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
     """Factor A = Q R; mode "reduced" or "complete"."""
     if A.ndim > 2 or A.size == 0 or mode != "reduced":
@@ -275,7 +267,7 @@ def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
     return Q, R
 
 
-@_half
+@half
 def qr_triangle(A: Array) -> Array:
     """R of A = Q R, without Q."""
     if A.ndim > 2 or A.size == 0:
@@ -293,7 +285,7 @@ def _reflectors(A: Array) -> tuple[Array, Array]:
     return packed, scales
 
 
-@_half
+@half
 @_over_batch(2)
 def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
     """Factor A[:, perm] = Q R (reduced), |diag R| falling: the rank shows."""
@@ -302,10 +294,10 @@ def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
 
 
 # of Hermitian A: eigenvalues, ascending, and orthonormal eigenvectors; eigenvalues alone
-eigh, eigvalsh = (_half(_nan_on_failure(f)) for f in (np.linalg.eigh, np.linalg.eigvalsh))
+eigh, eigvalsh = (half(_nan_on_failure(f)) for f in (np.linalg.eigh, np.linalg.eigvalsh))
 
 
-@_half
+@half
 @_nan_on_failure
 def eig(A: Array) -> tuple[Array, Array]:
     """Eigenvalues and eigenvectors of any square A, always complex."""
@@ -314,21 +306,21 @@ def eig(A: Array) -> tuple[Array, Array]:
     return values.astype(dtype), vectors.astype(dtype)
 
 
-@_half
+@half
 @_nan_on_failure
 def eigvals(A: Array) -> Array:
     """Eigenvalues of any square A, always complex."""
     return np.linalg.eigvals(A).astype(np.result_type(A.dtype, np.complex64))
 
 
-@_half
+@half
 @_nan_on_failure
 def svd(A: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:
     """Factor A = U diag(s) V^H. Returns U, s, V^H."""
     return tuple(np.linalg.svd(A, full_matrices))  # type: ignore[return-value]
 
 
-@_half
+@half
 @_nan_on_failure
 def expm(A: Array) -> Array:
     """The matrix exponential."""
@@ -339,7 +331,7 @@ def expm(A: Array) -> Array:
 # --------------------------------------------------------------------------------------
 
 
-@_half
+@half
 def solve_triangular(
     A: Array,
     B: Array,
@@ -350,7 +342,7 @@ def solve_triangular(
 ) -> Array:
     """Solve A X = B, A^T X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
     triangle is not read."""
-    A, B = _common(A, B)
+    A, B = common(A, B)
     if adjoint and B.dtype.kind == "c":  # A^H X = B is A^T conj(X) = conj(B)
         return solve_triangular(A, B.conj(), lower, unit_diagonal, True).conj()
     if transpose or adjoint:
@@ -393,7 +385,7 @@ def _substitute_together(A: Array, B: Array, lower: bool, unit: bool) -> Array:
     return X
 
 
-@_half
+@half
 def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Array:
     """Solve a tridiagonal system, with pivoting: diagonals (*batch, n-1), (*batch, n), (*batch,
     n-1), B (*batch, n, k).
@@ -401,7 +393,7 @@ def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Arra
     A batch is one long system whose parts are not coupled. NaN where the matrix is exactly
     singular.
     """
-    lower, diag, upper, B = _common(lower, diag, upper, B)
+    lower, diag, upper, B = common(lower, diag, upper, B)
     batch = np.broadcast_shapes(lower.shape[:-1], diag.shape[:-1], upper.shape[:-1], B.shape[:-2])
     n, k = B.shape[-2:]
     gtsv = _lapack("gtsv", B.dtype.char)
@@ -422,7 +414,7 @@ def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Arra
     return np.full_like(B, np.nan) if failure else X.reshape(B.shape)
 
 
-@_half
+@half
 def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
     """Solve a banded system, with pivoting: ab[..., u + i - j, j] = A[..., i, j], ab (*batch,
     l+u+1, n), B (*batch, n, k).
@@ -431,7 +423,7 @@ def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
     exactly singular.
     """
     l, u = widths
-    ab, B = _common(ab, B)
+    ab, B = common(ab, B)
     batch = np.broadcast_shapes(ab.shape[:-2], B.shape[:-2])
     n, k = B.shape[-2:]
     if B.size == 0 or 0 in batch:

@@ -11,14 +11,12 @@ import numpy as np
 import torch
 from torch._C import _functorch
 
-from ..shared import extreme_scale, fft, ifft, through_single
+from ..shared import common, diagonal, extreme_scale, fft, half, ifft
 from .arrays import (
     asarray,
-    astype,
     bfloat16,
     complex_dtype,
     float16,
-    float32,
     is_on_device,
     peek,
     real_dtype,
@@ -29,7 +27,7 @@ from .derivatives import is_differentiated
 # isort: off
 from torch import (
     abs, all, angle, any, argmax, argsort, broadcast_to, concat, conj, cos, cumsum, exp, isnan, log,
-    logical_and, logical_not, logical_or, mean, real, reciprocal, reshape, sin, sqrt, squeeze,
+    logical_and, logical_not, logical_or, mean, real, reshape, sin, sqrt, squeeze,
     stack, sum, tril, triu, where,
 )  # fmt: skip
 # isort: on
@@ -39,12 +37,7 @@ from torch import (
 
 # torch's functions take NumPy's names for `dim` and `keepdim` too.
 max, min, sign = torch.amax, torch.amin, torch.sgn  # torch.sign refuses complex numbers
-moveaxis, permute_dims, expand_dims, make_diagonal = (
-    torch.movedim,
-    torch.permute,
-    torch.unsqueeze,
-    torch.diag_embed,
-)
+moveaxis, expand_dims, make_diagonal = torch.movedim, torch.unsqueeze, torch.diag_embed
 
 
 def isfinite(x: Any) -> torch.Tensor:
@@ -83,10 +76,6 @@ def _beside(x: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:
     if isinstance(x, int | float | complex):
         return torch.full((), x, dtype=dtype, device=device)
     return torch.as_tensor(x, dtype=dtype, device=device)
-
-
-def count_nonzero(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
-    return torch.sum(x != 0, axis, keepdims)
 
 
 def prod(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
@@ -128,11 +117,6 @@ def take_along_axis(x: Any, indices: Any, axis: int = -1) -> torch.Tensor:
     return torch.take_along_dim(x, _index(indices, x), axis)
 
 
-def diagonal(x: Any, offset: int = 0) -> torch.Tensor:
-    """The diagonals of the matrices in the last two axes."""
-    return torch.diagonal(x, offset, -2, -1)
-
-
 def matrix_transpose(x: Any) -> torch.Tensor:
     return x.mT
 
@@ -140,14 +124,12 @@ def matrix_transpose(x: Any) -> torch.Tensor:
 def matmul(x: Any, y: Any) -> torch.Tensor:
     """The matrix product; torch's own refuses operands of two dtypes."""
     if x.dtype != y.dtype:
-        dtype = torch.promote_types(x.dtype, y.dtype)
-        x, y = x.to(dtype), y.to(dtype)
+        x, y = common(x, y)
     return torch.matmul(x, y)
 
 
 def einsum(formula: str, *arrays: Any) -> torch.Tensor:
-    dtype = functools.reduce(torch.promote_types, (x.dtype for x in arrays))
-    return torch.einsum(formula, *(x.to(dtype) for x in arrays))
+    return torch.einsum(formula, *common(*arrays))
 
 
 def vecdot(x: Any, y: Any, axis: int = -1) -> torch.Tensor:
@@ -213,22 +195,19 @@ def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> to
     return norm.reshape(size.shape)
 
 
-_half = through_single(astype, frozenset({float16, bfloat16}), float32)
-
-
 def _unless_empty(transform: Any) -> Any:
     """A Fourier transform of torch; arrays without entries, which MKL refuses, are theirs."""
 
     def transformed(x: Any, axes: Any = None) -> torch.Tensor:
         return transform(x, dim=axes) if x.numel() else x.to(complex_dtype(x.dtype))
 
-    return _half(transformed)
+    return half(transformed)
 
 
 fftn, ifftn = map(_unless_empty, (torch.fft.fftn, torch.fft.ifftn))
 
 
-@_half
+@half
 def rfftn(x: Any, axes: Any) -> torch.Tensor:
     """The transform of real numbers: the first half of the last axis, which determines the rest."""
     axes = _axes(x, axes)
@@ -240,7 +219,7 @@ def rfftn(x: Any, axes: Any) -> torch.Tensor:
     return torch.fft.rfftn(x, dim=axes)
 
 
-@_half
+@half
 def irfftn(x: Any, shape: Any, axes: Any) -> torch.Tensor:
     """The real numbers of this shape (along the axes) of which `x` is the transform."""
     axes = _axes(x, axes)

@@ -13,7 +13,7 @@ import torch.utils.checkpoint
 from torch._C import _functorch
 from torch.autograd import forward_ad
 
-from ..shared import by_name
+from ..shared import by_name, fold_in, staged
 
 name = "torch"
 is_functional = False  # whether arrays are never written over, and loops are compiled
@@ -146,9 +146,7 @@ def asarray(x: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
     if not isinstance(x, torch.Tensor | int | float | complex | list | tuple):
         x = np.asarray(x)
         # dynamo knows neither flags nor strides, and needs no copy
-        is_eager = not torch.compiler.is_compiling()
-        if is_eager and (not x.flags.writeable or builtins.min(x.strides, default=0) < 0):
-            x = x.copy()  # torch warns about the one and refuses the other
+        x = x if torch.compiler.is_compiling() else _writeable(x)
     if device is None or torch.compiler.is_compiling():
         return torch.as_tensor(x, dtype=dtype, device=device)
     return _moved(torch.as_tensor(x, dtype=dtype), device)
@@ -255,13 +253,17 @@ def usual_device() -> Any:
 
 def adopt(x: np.ndarray, device: Any) -> torch.Tensor:
     """NumPy's array as a tensor, with its memory where torch can write to that."""
-    if not x.flags.writeable or builtins.min(x.strides, default=0) < 0:
-        x = x.copy()
-    return torch.from_numpy(x)
+    return torch.from_numpy(_writeable(x))
 
 
-def copy(x: Any) -> torch.Tensor:
-    return x.clone()
+def _writeable(x: np.ndarray) -> np.ndarray:
+    """x itself, or a copy where torch would warn that it is read-only, or refuse its strides."""
+    if x.flags.writeable and builtins.min(x.strides, default=0) >= 0:
+        return x
+    return x.copy()
+
+
+copy = torch.clone
 
 
 def own(x: torch.Tensor, lenders: Any) -> torch.Tensor:
@@ -306,7 +308,6 @@ def _is_fake(x: torch.Tensor) -> builtins.bool:
     return isinstance(x, FakeTensor | FunctionalTensor)
 
 
-_NUMPYS = frozenset((float32, float64, complex64, complex128, bool, torch.int64, torch.int32))
 HOSTS = frozenset({"cpu"})  # the devices of which a look at values waits for nothing
 
 
@@ -323,14 +324,10 @@ def fetch(arrays: Any) -> list[np.ndarray]:
             x = inside[0]
             return [np.asarray(x.item()) if x.ndim == 0 else to_numpy(x)]
         joined = to_numpy(torch.cat([x.detach().reshape(-1) for x in inside]))
-    found, start = [], 0
-    for x in inside:
-        part = joined[start : start + x.numel()]
-        start += x.numel()
-        if not x.is_complex() and joined.dtype.kind == "c":
-            part = part.real
-        if not x.is_floating_point() and not x.is_complex():  # of its own kind again
-            part = part.astype(np.bool_ if x.dtype == bool else np.int64)
+    found = []
+    for x, part in zip(inside, np.split(joined, np.cumsum([x.numel() for x in inside])[:-1])):
+        part = part if x.is_complex() else part.real
+        part = part.astype(HOST_DTYPES.get(x.dtype, part.dtype))  # its own again
         found.append(part.reshape(tuple(x.shape)))
     return found
 
@@ -340,7 +337,7 @@ def peek(x: Any) -> Any:
     else None."""
     if not isinstance(x, torch.Tensor):
         return x
-    if type(x) is torch.Tensor and x.dtype in _NUMPYS and x.layout is torch.strided:
+    if type(x) is torch.Tensor and x.dtype in HOST_DTYPES and x.layout is torch.strided:
         if not torch.compiler.is_compiling() and _functorch.peek_interpreter_stack() is None:
             return None if is_on_device(x) else x.numpy(force=True)  # nothing is in the way
     x = _values(x)
@@ -356,15 +353,7 @@ def is_traced(x: Any) -> builtins.bool:
     return isinstance(x, torch.Tensor) and _values(x) is None
 
 
-def staged(x: Any) -> Any:
-    """`x` itself: what is computed from values that can be seen can be seen too."""
-    return x
-
-
-def is_compiling() -> builtins.bool:
-    """Whether torch.compile traces the program: it takes no functions with derivatives of their
-    own."""
-    return torch.compiler.is_compiling()
+is_compiling = torch.compiler.is_compiling
 
 
 # random
@@ -388,12 +377,6 @@ def split(gen: torch.Generator, n: int = 2) -> list[torch.Generator]:
     with torch._C._DisableFuncTorch():
         seeds = torch.randint(2**63 - 1, (n,), generator=gen, device=gen.device).tolist()
     return [generator(seed) for seed in seeds]
-
-
-def fold_in(gen: torch.Generator, i: Any) -> torch.Generator:
-    """The source of the i-th block of numbers. A generator moves on as it is drawn from, so it
-    is that itself."""
-    return gen
 
 
 def _draw(

@@ -17,8 +17,7 @@ from .. import shared as _banded
 from .. import torch as xp
 from ..numpy import control as _recurrences
 from ..numpy import linalg as _numpy_linalg
-from ..shared import cholesky_solve, eigen_solve, ldl_slogdet, of_finite, pivot_order
-from .arithmetic import _half
+from ..shared import cholesky_solve, common, eigen_solve, half, ldl_slogdet, of_finite, pivot_order
 from .arrays import asarray, fetch, is_on_device
 from .derivatives import custom_derivative
 from .programs import opaque
@@ -26,20 +25,11 @@ from .programs import opaque
 Array = Any
 
 
-def _common(*arrays: Array) -> list[Array]:
-    """torch.linalg does not promote dtypes."""
-    dtype = arrays[0].dtype
-    for x in arrays[1:]:
-        if x.dtype != dtype:
-            dtype = torch.promote_types(dtype, x.dtype)
-    return [x if x.dtype == dtype else x.to(dtype) for x in arrays]
-
-
 # Cholesky, LU, LDL
 # -------------------------------------------------------------------------------------------------
 
 
-@_half
+@half
 def cholesky(A: Array) -> tuple[Array, Array]:
     """Factor Hermitian A = L L^H. Returns L and ok; L is NaN where A is not positive definite."""
     L, failure = torch.linalg.cholesky_ex(A)
@@ -69,13 +59,13 @@ def _minus_sandwich(T: Array, M: Array) -> Array:
     return -T @ (M + M.mH) @ T
 
 
-@_half
+@half
 def cholesky_inverse(L: Array) -> Array:
     """A^-1 as a matrix from `cholesky(A)`: fewer flops than triangular solves for the identity."""
     return _cholesky_inverse(L)
 
 
-@_half
+@half
 def lu_factor(A: Array) -> tuple[Array, Array]:
     """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps
     (from 0) as in LAPACK."""
@@ -86,12 +76,12 @@ def lu_factor(A: Array) -> tuple[Array, Array]:
     return LU, swaps
 
 
-@_half
+@half
 def lu_solve(
     LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoint: bool = False
 ) -> Array:
     """Solve A X = B, A^T X = B or A^H X = B from `lu_factor(A)`; B is (*batch, n, k)."""
-    LU, B = _common(LU, B)
+    LU, B = common(LU, B)
     given = getattr(pivots, "_of_lapack", None)
     pivots = (pivots + 1).to(torch.int32) if given is None else given
     if adjoint or not transpose:
@@ -116,7 +106,7 @@ def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
 has_ldl = True
 
 
-@_half
+@half
 def ldl_factor(A: Array) -> tuple[Array, ...]:
     """Factor Hermitian A, definite or not, stably; what it returns is for `ldl_solve` and
     `ldl_slogdet`.
@@ -135,9 +125,9 @@ def ldl_solve(factors: tuple[Array, ...], B: Array) -> Array:
     return _ldl_solve(*factors, B)
 
 
-@_half
+@half
 def _ldl_solve(packed: Array, pivots: Array, B: Array) -> Array:
-    packed, B = _common(packed, B)
+    packed, B = common(packed, B)
     if pivots.is_floating_point():
         return eigen_solve(packed, pivots, B)
     return _packed_solve(packed, pivots, B)
@@ -173,13 +163,13 @@ def _sum_to(G: Array, shape: Any) -> Array:
 # -------------------------------------------------------------------------------------------
 
 
-@_half
+@half
 def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
     """Factor A = Q R; mode "reduced" or "complete"."""
     return tuple(torch.linalg.qr(A, mode))
 
 
-@_half
+@half
 def qr_triangle(A: Array) -> Array:
     """R of A = Q R, without Q; torch has no derivative of it."""
     return torch.linalg.qr(A, "r")[1]
@@ -198,7 +188,7 @@ _host_order = opaque(lambda A: A.new_empty((*A.shape[:-2], A.shape[-1]), dtype=t
 )
 
 
-@_half
+@half
 def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
     """Factor A[:, perm] = Q R (reduced), |diag R| falling: the rank shows.
 
@@ -213,7 +203,7 @@ def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
 
 # as NumPy's: of Hermitian A, eigenvalues ascending; of any square A, all complex
 eigh, eigvalsh, eig, eigvals, expm = (
-    _half(of_finite(f))
+    half(of_finite(f))
     for f in (
         torch.linalg.eigh,
         torch.linalg.eigvalsh,
@@ -224,7 +214,7 @@ eigh, eigvalsh, eig, eigvals, expm = (
 )
 
 
-@_half
+@half
 @of_finite
 def svd(A: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:
     """Factor A = U diag(s) V^H. Returns U, s, V^H."""
@@ -235,7 +225,7 @@ def svd(A: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:
 # --------------------------------------------------------------------------------------
 
 
-@_half
+@half
 def solve_triangular(
     A: Array,
     B: Array,
@@ -246,7 +236,7 @@ def solve_triangular(
 ) -> Array:
     """Solve A X = B, A^T X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
     triangle is not read."""
-    A, B = _common(A, B)
+    A, B = common(A, B)
     if adjoint:
         A, lower = A.mH, not lower
     elif transpose:
@@ -304,14 +294,14 @@ _solve_tridiagonal = opaque(_like_tridiagonal)(
 )
 
 
-@_half
+@half
 def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Array:
     """Solve a tridiagonal system, with pivoting: diagonals (*batch, n-1), (*batch, n), (*batch,
     n-1), B (*batch, n, k)."""
-    return _solve_tridiagonal(*_common(lower, diag, upper, B))
+    return _solve_tridiagonal(*common(lower, diag, upper, B))
 
 
-@_half
+@half
 def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
     """Solve a banded system, with pivoting: ab[..., u + i - j, j] = A[..., i, j], ab (*batch,
     l+u+1, n), B (*batch, n, k)."""
@@ -329,7 +319,7 @@ def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
     def now(ab: Array, B: Array) -> Array:
         return _on_host(lambda ab, B: _numpy_linalg.solve_banded(ab, widths, B), ab, B)
 
-    return custom_derivative(now, jvp, vjp, (2, 2))(*_common(ab, B))
+    return custom_derivative(now, jvp, vjp, (2, 2))(*common(ab, B))
 
 
 # recurrences, on the host too
@@ -353,11 +343,11 @@ _tridiagonal_pivots = opaque(lambda d, s: torch.empty_like(d))(
 )
 
 
-@_half
+@half
 def tridiagonal_pivots(d: Array, s: Array) -> Array:
     """The pivots p_i = d_i - s_(i-1) / p_(i-1) of elimination without exchanges, d (*batch, n) and
     s = lower * upper (*batch, n-1). A zero is divided by as if it were a very small number."""
-    d, s = _common(d, s)
+    d, s = common(d, s)
     batch = torch.broadcast_shapes(d.shape[:-1], s.shape[:-1])
     return _tridiagonal_pivots(d.expand(*batch, -1), s.expand(*batch, -1))
 
@@ -424,7 +414,7 @@ def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> t
     """Solve (T_11 - t I) Y = c R for upper triangular T, or with the adjoint, where t is the entry
     of its diagonal at `places`, one for each column, and T_11 what is above and before it; Y has
     zeros from there on. Returns Y and c, which keeps Y from overflowing: a constant."""
-    T, R = _common(T, R)
+    T, R = common(T, R)
     return _solve_shifted[adjoint](T, places, R)
 
 

@@ -13,20 +13,18 @@ from typing import Any
 
 import torch
 
-from .arithmetic import _half
+from ..shared import common, half
 from .arrays import asarray
 from .derivatives import custom_derivative, is_differentiated
 
 Array = Any
 
 
-@_half
+@half
 def sparse_matmul(data: Array, structure: Any, X: Array) -> Array:
     """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) ->
     (*batch, m, k)."""
-    if data.dtype != X.dtype:
-        dtype = torch.promote_types(data.dtype, X.dtype)
-        data, X = data.to(dtype), X.to(dtype)
+    data, X = common(data, X)
     # CSR tensors break the graph; these operations differentiate by themselves
     if torch.compiler.is_compiling():
         return _gather_and_add(data, structure, X)
