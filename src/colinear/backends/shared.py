@@ -263,28 +263,36 @@ def of_finite(function: Callable) -> Callable:
 # Solves with factors of a matrix.
 
 
+def cholesky_inverse_tangent(primals: tuple, tangents: tuple, T: Array) -> Array:
+    """dT = -T dA T for T = A^-1, A = L L^H."""
+    xp = namespace_of(T)
+    M = tangents[0] @ adjoint(xp, primals[0])
+    return -T @ (M + adjoint(xp, M)) @ T
+
+
 def cholesky_solve(L: Array, B: Array) -> Array:
     """Solve A X = B from `cholesky(A)`; B is (*batch, n, k)."""
     solve_triangular = namespace_of(B).solve_triangular
     return solve_triangular(L, solve_triangular(L, B), adjoint=True)  # X = L^-H L^-1 B
 
 
-def lu_substitute(
-    LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoint: bool = False
-) -> Array:
-    """Solve A X = B, A^T X = B or A^H X = B from `lu_factor(A)` by triangular solves."""
+def lu_substitute(LU: Array, pivots: Array, B: Array, adjoint: bool = False) -> Array:
+    """Solve A X = B or A^H X = B from `lu_factor(A)` by triangular solves."""
     xp = namespace_of(B)
     order = xp.lu_permutation(pivots, LU.shape[-1])[0]
-    if not (transpose or adjoint):
-        Y = xp.solve_triangular(LU, _permute_rows(B, order), True, True)
+    if not adjoint:
+        Y = xp.solve_triangular(LU, permute_rows(B, order), True, True)
         return xp.solve_triangular(LU, Y, False)
-    Y = xp.solve_triangular(LU, B, False, False, transpose, adjoint)
-    Y = xp.solve_triangular(LU, Y, True, True, transpose, adjoint)
-    return _permute_rows(Y, xp.argsort(order, axis=-1))
+    Y = xp.solve_triangular(LU, B, False, False, adjoint)
+    Y = xp.solve_triangular(LU, Y, True, True, adjoint)
+    return permute_rows(Y, xp.argsort(order, axis=-1))
 
 
-def _permute_rows(X: Array, order: Array) -> Array:
+def permute_rows(X: Array, order: Array) -> Array:
+    """X[order] for each matrix of a batch."""
     xp, (n, k) = namespace_of(X), X.shape[-2:]
+    if order.ndim == 1:
+        return xp.take(X, order, axis=-2)
     batch = np.broadcast_shapes(X.shape[:-2], order.shape[:-1])
     order = xp.broadcast_to(order[..., None], (*batch, n, 1))
     return xp.take_along_axis(xp.broadcast_to(X, (*batch, n, k)), order, axis=-2)

@@ -12,6 +12,7 @@ import numpy as np
 from ..autodiff.determinants import slogdet_of_diagonal
 from ..backends import Array, adjoint, namespace_of
 from ..backends.numpy.linalg import are_below
+from ..backends.shared import permute_rows
 from ..operators import LinearOperator
 from ..operators.context import broadcast_batches
 from ..operators.tree import conjugate_leaves
@@ -29,9 +30,7 @@ class CholeskyFactor(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return tuple(self.L.shape)
 
-    def _infer(self) -> int:
-        return POSITIVE_DEFINITE
-
+    _implied = POSITIVE_DEFINITE
     _conj = _transpose = conjugate_leaves
 
     def _matmat(self, X: Array) -> Array:
@@ -43,10 +42,9 @@ class CholeskyFactor(LinearOperator):
         return self.xp.cholesky_inverse(self.L)
 
     def slogdet(self) -> tuple[Array, Array]:
-        xp, d = self.xp, self.xp.real(self.xp.diagonal(self.L))
-        return xp.ones(d.shape[:-1], dtype=self.dtype, device=self._context.device), 2 * xp.sum(
-            xp.log(d), axis=-1
-        )
+        xp = self.xp
+        ones = xp.ones(self.shape[:-2], dtype=self.dtype, device=self._context.device)
+        return ones, 2 * xp.sum(xp.log(xp.real(xp.diagonal(self.L))), axis=-1)
 
 
 class LDLFactor(LinearOperator):
@@ -58,8 +56,7 @@ class LDLFactor(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return tuple(self.factors[0].shape)
 
-    def _infer(self) -> int:
-        return SELF_ADJOINT
+    _implied = SELF_ADJOINT
 
     def _fits(self, xp: Any) -> bool:
         """Whether a backend can solve with these factors: JAX has eigenvectors instead of LAPACK's
@@ -113,26 +110,26 @@ class CholeskyOrLUFactor(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return tuple(self.factors.shape)
 
-    def _either(self, f: Any, *arguments: Array) -> Any:
-        """`f(factor, *arguments)` of the factor that there is."""
+    def _either(self, method: str, *arguments: Array) -> Any:
+        """What a method of the factor that there is gives."""
         return self.xp.cond(
             self.positive,
-            lambda factors, pivots, *rest: f(CholeskyFactor._of(factors), *rest),
-            lambda factors, pivots, *rest: f(LUFactor._of(factors, pivots), *rest),
+            lambda F, _, *rest: getattr(CholeskyFactor._of(F), method)(*rest),
+            lambda F, pivots, *rest: getattr(LUFactor._of(F, pivots), method)(*rest),
             *(self.factors, self.pivots, *arguments),
         )
 
     def _matmat(self, X: Array) -> Array:
-        return self._either(lambda factor, X: factor._matmat(X), X)
+        return self._either("_matmat", X)
 
     def _rmatmat(self, X: Array) -> Array:
-        return self._either(lambda factor, X: factor._rmatmat(X), X)
+        return self._either("_rmatmat", X)
 
     def _to_dense(self) -> Array:
-        return self._either(lambda factor: factor._to_dense())
+        return self._either("_to_dense")
 
     def slogdet(self) -> tuple[Array, Array]:
-        return self._either(lambda factor: factor.slogdet())
+        return self._either("slogdet")
 
 
 class QRFactor(LinearOperator):
@@ -154,12 +151,12 @@ class QRFactor(LinearOperator):
         """P R^-1 Q^H X"""
         xp = namespace_of(X)
         Y = xp.solve_triangular(self.R, xp.matmul(adjoint(xp, self.Q), X), lower=False)
-        return _rows(xp, Y, xp.argsort(self.order, axis=-1))
+        return permute_rows(Y, xp.argsort(self.order, axis=-1))
 
     def _rmatmat(self, X: Array) -> Array:
         """Q R^-H P^T X"""
         xp = namespace_of(X)
-        Y = xp.solve_triangular(self.R, _rows(xp, X, self.order), lower=False, adjoint=True)
+        Y = xp.solve_triangular(self.R, permute_rows(X, self.order), lower=False, adjoint=True)
         return xp.matmul(self.Q, Y)
 
 
@@ -206,15 +203,6 @@ def qr_factor(xp: Any, A: Array) -> tuple[QRFactor, Array]:
     return QRFactor._of(Q, R, order), xp.any(dropped, axis=-1)
 
 
-def _rows(xp: Any, X: Array, order: Array) -> Array:
-    """X[order] for each matrix of a batch."""
-    if order.ndim == 1:
-        return xp.take(X, order, axis=-2)
-    batch = broadcast_batches(X.shape[:-2], order.shape[:-1])
-    X = xp.broadcast_to(X, (*batch, *X.shape[-2:]))
-    return xp.take_along_axis(X, xp.broadcast_to(order[..., None], X.shape), axis=-2)
-
-
 # How factorisations are made.
 
 
@@ -240,9 +228,8 @@ def cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
     if xp.name == "jax":  # one of the two is run
         kept = lambda L, A: (L, xp.broadcast_to(unmoved, A.shape[:-1]))
         positive = xp.all(ok)
-        return CholeskyOrLUFactor._of(
-            *xp.cond(positive, kept, lambda L, A: xp.lu_factor(A), L, A), positive
-        ), None
+        either = xp.cond(positive, kept, lambda L, A: xp.lu_factor(A), L, A)
+        return CholeskyOrLUFactor._of(*either, positive), None
     # Both are run, and Cholesky's factors written as LU's, `L D^-1/2` and `D^1/2 L^H`.
     d = xp.diagonal(L)
     LU = xp.tril(L / d[..., None, :], -1) + xp.triu(d[..., :, None] * adjoint(xp, L))
@@ -310,7 +297,9 @@ class UnitaryChain(LinearOperator):
         """
         xp, k, lapping = namespace_of(X), X.shape[-1], self.overlap
         count, each = blocks.shape[-3], blocks.shape[-1] - lapping
-        X = self._spread(xp, X)
+        X = xp.astype(X, xp.result_type(X.dtype, blocks.dtype))
+        X = xp.broadcast_to(X, (*broadcast_batches(self.shape[:-2], X.shape[:-2]), *X.shape[-2:]))
+        X = _cut(xp, X, count * each + lapping)
         if upwards:  # seen from the end, it goes downwards
             X, blocks = xp.flip(X, axis=-2), xp.flip(blocks, axis=(-3, -2, -1))
         start, rows = X[..., :lapping, :], X[..., lapping:, :]
@@ -323,22 +312,17 @@ class UnitaryChain(LinearOperator):
         done = xp.matmul(blocks[..., :each, :], xp.concat([before, rows], axis=-2))
         done = xp.reshape(done, (*done.shape[:-3], count * each, k))
         Y = xp.concat([done, carried[..., -1, :, :]], axis=-2)
-        return self._cut(xp, xp.flip(Y, axis=-2) if upwards else Y, size)
-
-    def _spread(self, xp: Any, X: Array) -> Array:
-        """X in the dtype and batch of the result, with as many rows as the chain."""
-        count, width = self.blocks.shape[-3:-1]
-        X = xp.astype(X, xp.result_type(X.dtype, self.blocks.dtype))
-        X = xp.broadcast_to(X, (*broadcast_batches(self.shape[:-2], X.shape[:-2]), *X.shape[-2:]))
-        return self._cut(xp, X, count * (width - self.overlap) + self.overlap)
-
-    def _cut(self, xp: Any, X: Array, rows: int) -> Array:
-        return X[..., :rows, :] if rows <= X.shape[-2] else pad_end(xp, X, (rows,), (-2,))
+        return _cut(xp, xp.flip(Y, axis=-2) if upwards else Y, size)
 
     @property
     def _flops(self) -> float:
         count, width = self.blocks.shape[-3:-1]
         return 2.0 * count * width**2
+
+
+def _cut(xp: Any, X: Array, rows: int) -> Array:
+    """X with as many rows: the first, or with zeros behind them."""
+    return X[..., :rows, :] if rows <= X.shape[-2] else pad_end(xp, X, (rows,), (-2,))
 
 
 # What a factorisation is judged by: a probe, and norms.

@@ -17,7 +17,7 @@ from ..operators.context import Context, broadcast_batches
 from ..operators.tree import memo
 from ..operators.unitary import good_length, pad_end
 from ..properties import SELF_ADJOINT, SYMMETRIC
-from .inverse import multiply_on_host
+from .inverse import TURNED, conjugate_parts, multiply_on_host, transpose_parts
 from .structured import FourierFactor
 
 # Inverses from factors that were made on the host: sparse elimination, and Toeplitz matrices by
@@ -80,8 +80,7 @@ def _determinant(factor: FixedFactor, pivots: Any, orders: list[Any]) -> tuple[A
     for i in np.ndindex(batch):
         sign = math.prod([parity(order[i]) for order in orders])
         found[:, *i] = of_pivots(pivots[i], sign)
-    sign, logarithm = found
-    sign = np.conj(sign) if factor.form in ("H", "C") else sign
+    sign, logarithm = found.conj() if factor.form in ("H", "C") else found
     return (
         xp.asarray(sign, dtype=factor.dtype, device=device),
         xp.asarray(logarithm.real, dtype=xp.real_dtype(factor.dtype), device=device),
@@ -143,11 +142,7 @@ class ChebyshevFactor(LinearOperator):
     def _infer(self) -> int:
         return self.A.properties & (SELF_ADJOINT | SYMMETRIC)
 
-    def _transpose(self) -> LinearOperator:
-        return self._replace(A=self.A.T)
-
-    def _conj(self) -> LinearOperator:
-        return self._replace(A=self.A.conj())
+    _transpose, _adjoint, _conj = TURNED
 
     def _matmat(self, B: Array) -> Array:
         xp = namespace_of(B)
@@ -158,8 +153,7 @@ class ChebyshevFactor(LinearOperator):
         radius = xp.maximum((high - low) / 2, center * xp.eps(self.low.dtype) ** 0.5)
         slope = center / radius
         rho = 1 / slope
-        step = B / center
-        X = step
+        X = step = B / center
         for _ in range(self.degree):
             rho_next = 1 / (2 * slope - rho)
             step = (rho_next * rho) * step + (2 * rho_next / radius) * (B - self.A @ X)
@@ -189,20 +183,11 @@ class MultigridCycle(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return self.matrices[0].shape if self.matrices else self.coarsest.shape
 
-    def _mapped(self, f: Any, swap: bool) -> LinearOperator:
-        matrices, smoothers, up, down = (
-            tuple(map(f, part))
-            for part in (self.matrices, self.smoothers, self.prolongations, self.restrictions)
-        )
-        return MultigridCycle._of(
-            matrices, smoothers, down if swap else up, up if swap else down, f(self.coarsest)
-        )
+    _conj = conjugate_parts
 
     def _transpose(self) -> LinearOperator:
-        return self._mapped(lambda A: A.T, swap=True)
-
-    def _conj(self) -> LinearOperator:
-        return self._mapped(lambda A: A.conj(), swap=False)
+        swapped = self._replace(prolongations=self.restrictions, restrictions=self.prolongations)
+        return transpose_parts(swapped)
 
     def _matmat(self, B: Array) -> Array:
         return self._cycle(0, B)
@@ -212,9 +197,8 @@ class MultigridCycle(LinearOperator):
             return self.coarsest._matmat(B)
         A, S = self.matrices[level]._matmat, self.smoothers[level]._matmat
         X = S(B)
-        X = X + self.prolongations[level]._matmat(
-            self._cycle(level + 1, self.restrictions[level]._matmat(B - A(X)))
-        )
+        coarse = self._cycle(level + 1, self.restrictions[level]._matmat(B - A(X)))
+        X = X + self.prolongations[level]._matmat(coarse)
         return X + S(B - A(X))
 
     @property

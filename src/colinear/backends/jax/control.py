@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from .arrays import is_differentiated
+
 # control
 # --------------------------------------------------------------------------------------------------
 
@@ -76,10 +78,14 @@ def synchronize(x: Any) -> Any:
     return jax.block_until_ready(x)
 
 
-def map_on_host(f: Callable, X: Any) -> Any:
-    """`f(X)` of NumPy arrays, of the shape and dtype of X, with any leading dimensions; it has
-    no derivatives."""
-    if not isinstance(X, jax.core.Tracer):  # at once: a callback is traced for each call
-        return jax.device_put(np.asarray(f(np.asarray(X)), X.dtype), X.sharding)
+def map_on_host(f: Callable, X: Any, *others: Any) -> Any:
+    """`f(X)`, or `f(X, *others)`, of NumPy arrays, of the shape and dtype of X, with any leading
+    dimensions; it has no derivatives."""
+
+    def on_host(*arrays: Any) -> np.ndarray:
+        return np.ascontiguousarray(f(*map(np.asarray, arrays)), X.dtype)
+
+    if not is_differentiated(X, *others):  # at once: a callback is traced for each call
+        return jax.device_put(on_host(X, *others), X.sharding)
     shape = jax.ShapeDtypeStruct(X.shape, X.dtype)
-    return jax.pure_callback(lambda X: f(np.asarray(X)), shape, X, vmap_method="broadcast_all")
+    return jax.pure_callback(on_host, shape, X, *others, vmap_method="broadcast_all")

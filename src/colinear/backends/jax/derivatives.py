@@ -67,7 +67,7 @@ def vmap(f: Callable, in_axes: Any = 0) -> Callable:
 
 def custom_derivative(
     f: Callable,
-    jvp: Callable | None = None,
+    jvp: Callable,
     vjp: Callable | None = None,
     ranks: tuple[int, ...] | None = None,
 ) -> Callable:
@@ -78,47 +78,24 @@ def custom_derivative(
     jvp : callable
         `jvp(primals, tangents, output) -> tangent of the output`, linear in the tangents and made
         of what JAX can transpose: it then serves both modes.
-    vjp : callable
-        `vjp(primals, output, cotangent) -> cotangents`, one for each primal, None for those
-        without; by the adjoint: where f is linear, f(x) = M x, it gives M^H g. Used if there is no
-        jvp; then there is no forward mode.
-    ranks : tuple of int, optional
-        As in torch, where vmap needs them.
+    vjp, ranks
+        As in torch, which needs them for reverse mode and for vmap.
     """
-    if jvp is None and vjp is None:
-        raise ValueError("custom_derivative: give jvp, vjp or both")
-    if jvp is not None:
-        forward = jax.custom_jvp(f)
+    forward = jax.custom_jvp(f)
 
-        @forward.defjvp
-        @in_ordinary_modes
-        def push(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
-            primals = tuple(map(jnp.asarray, primals))  # numbers of Python's are among them
-            output = forward(*primals)
-            still = [getattr(t, "dtype", None) == jax.dtypes.float0 for t in tangents]
-            moved = (
-                jnp.zeros_like(x) if no else jnp.asarray(t)
-                for x, t, no in zip(primals, tangents, still, strict=True)
-            )
-            return output, jvp(primals, tuple(moved), output)
-
-        return forward
-    assert vjp is not None
-    pull, reverse = vjp, jax.custom_vjp(f)
-
+    @forward.defjvp
     @in_ordinary_modes
-    def keep(*primals: Any) -> tuple[Any, Any]:
-        output = f(*primals)
-        return output, (primals, output)
+    def push(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
+        primals = tuple(map(jnp.asarray, primals))  # numbers of Python's are among them
+        output = forward(*primals)
+        still = [getattr(t, "dtype", None) == jax.dtypes.float0 for t in tangents]
+        moved = (
+            jnp.zeros_like(x) if no else jnp.asarray(t)
+            for x, t, no in zip(primals, tangents, still, strict=True)
+        )
+        return output, jvp(primals, tuple(moved), output)
 
-    @in_ordinary_modes
-    def back(kept: Any, cotangent: Any) -> tuple:
-        primals, output = kept
-        cotangents = pull(primals, output, _conjugate(cotangent))
-        return tuple(None if g is None else _conjugate(g) for g in cotangents)
-
-    reverse.defvjp(keep, back)
-    return reverse
+    return forward
 
 
 stop_gradient = jax.lax.stop_gradient

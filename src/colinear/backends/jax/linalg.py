@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import adjoint as _adjoint
+from .. import hermitian, shared
 from .. import jax as xp
-from .. import shared as _banded
 from ..numpy import control as _recurrences
 from ..numpy import linalg as _numpy_linalg
 from ..shared import (
@@ -26,38 +26,38 @@ from ..shared import (
     lu_substitute,
     of_finite,
 )
-from .closures import in_ordinary_modes
+from .arrays import is_differentiated
+from .control import map_on_host
+from .derivatives import custom_derivative
 
 Array = Any
 
 LARGE = 256  # rows from which the time that a call to the host takes is small beside what it saves
 
 
-def _spread(*arrays: tuple[Array, int]) -> list[Array]:
+def _spread(ranks: tuple[int, ...], *arrays: Array) -> list[Array]:
     """Broadcast the leading dimensions of arrays of these ranks."""
-    batch = jnp.broadcast_shapes(*(x.shape[: x.ndim - rank] for x, rank in arrays))
-    return [jnp.broadcast_to(x, (*batch, *x.shape[x.ndim - rank :])) for x, rank in arrays]
+    cuts = [x.ndim - rank for x, rank in zip(arrays, ranks, strict=True)]
+    batch = jnp.broadcast_shapes(*(x.shape[:cut] for x, cut in zip(arrays, cuts)))
+    return [jnp.broadcast_to(x, (*batch, *x.shape[cut:])) for x, cut in zip(arrays, cuts)]
 
 
 # Cholesky, LU, LDL
 # -------------------------------------------------------------------------------------------------
 
 
-@jax.custom_jvp
-def _cholesky(A: Array) -> Array:
-    """JAX's own takes the mean of A and its adjoint first, so that the gradient is symmetric;
-    that takes longer than the factorisation."""
-    return jax.lax.linalg.cholesky(A, symmetrize_input=False)
-
-
-@_cholesky.defjvp
-@in_ordinary_modes
-def _cholesky_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    L, dA = _cholesky(*primals), tangents[0]
+def _cholesky_tangent(primals: tuple, tangents: tuple, L: Array) -> Array:
     # L^-1 dA L^-H, of which dL = L tril(., half of the diagonal)
-    M = solve_triangular(L, (dA + _adjoint(xp, dA)) / 2)
+    M = solve_triangular(L, hermitian(xp, tangents[0]))
     M = _adjoint(xp, solve_triangular(L, _adjoint(xp, M)))
-    return L, L @ (jnp.tril(M, -1) + jnp.eye(M.shape[-1], dtype=M.dtype) * M / 2)
+    return L @ (jnp.tril(M, -1) + jnp.eye(M.shape[-1], dtype=M.dtype) * M / 2)
+
+
+# JAX's own takes the mean of A and its adjoint first, so that the gradient is symmetric; that takes
+# longer than the factorisation.
+_cholesky = custom_derivative(
+    functools.partial(jax.lax.linalg.cholesky, symmetrize_input=False), _cholesky_tangent
+)
 
 
 @half
@@ -68,16 +68,9 @@ def cholesky(A: Array) -> tuple[Array, Array]:
     return jnp.where(ok[..., None, None], L, jnp.nan), ok
 
 
-@jax.custom_jvp
 def _cholesky_inverse(L: Array) -> Array:
-    def on_host(L: Array) -> Array:
-        shape = jax.ShapeDtypeStruct(L.shape, L.dtype)
-        return jax.pure_callback(
-            lambda L: _numpy_linalg.cholesky_inverse(np.asarray(L)),
-            shape,
-            L,
-            vmap_method="broadcast_all",
-        )
+    """A^-1 as a matrix from `cholesky(A)`. JAX has no routine for it: of large matrices on the
+    CPU, where triangular solves take three times as long as LAPACK's, a call to the host."""
 
     def by_triangles(L: Array) -> Array:
         T = solve_triangular(L, jnp.eye(L.shape[-1], dtype=L.dtype))
@@ -85,21 +78,11 @@ def _cholesky_inverse(L: Array) -> Array:
 
     if L.shape[-1] < LARGE:
         return by_triangles(L)
+    on_host = functools.partial(map_on_host, _numpy_linalg.cholesky_inverse)
     return jax.lax.platform_dependent(L, cpu=on_host, default=by_triangles)
 
 
-@_cholesky_inverse.defjvp
-@in_ordinary_modes
-def _cholesky_inverse_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    T, M = _cholesky_inverse(*primals), tangents[0] @ _adjoint(xp, primals[0])
-    return T, -T @ (M + _adjoint(xp, M)) @ T  # -T dA T with A = L L^H
-
-
-@half
-def cholesky_inverse(L: Array) -> Array:
-    """A^-1 as a matrix from `cholesky(A)`. JAX has no routine for it: of large matrices on the
-    CPU, where triangular solves take three times as long as LAPACK's, a call to the host."""
-    return _cholesky_inverse(L)
+cholesky_inverse = half(custom_derivative(_cholesky_inverse, shared.cholesky_inverse_tangent))
 
 
 @half
@@ -147,9 +130,9 @@ def ldl_solve(factors: tuple[Array, ...], B: Array) -> Array:
 
 
 @half
-def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
-    """Factor A = Q R; mode "reduced" or "complete"."""
-    return tuple(jnp.linalg.qr(A, mode))
+def qr(A: Array) -> tuple[Array, Array]:
+    """Factor A = Q R, reduced."""
+    return tuple(jnp.linalg.qr(A))
 
 
 @half
@@ -224,17 +207,16 @@ def solve_triangular(
     B: Array,
     lower: bool = True,
     unit_diagonal: bool = False,
-    transpose: bool = False,
     adjoint: bool = False,
 ) -> Array:
-    """Solve A X = B, A^T X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
+    """Solve A X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
     triangle is not read."""
     A, B = common(A, B)
     solve = functools.partial(
         jax.lax.linalg.triangular_solve,
         left_side=True,
         lower=lower,
-        transpose_a=transpose or adjoint,
+        transpose_a=adjoint,
         conjugate_a=adjoint,
         unit_diagonal=unit_diagonal,
     )
@@ -242,7 +224,7 @@ def solve_triangular(
         columns = jnp.moveaxis(B, -2, 0)
         X = solve(A, columns.reshape(len(A), math.prod(columns.shape[1:])))
         return jnp.moveaxis(X.reshape(columns.shape), 0, -2)
-    return solve(*_spread((A, 2), (B, 2)))
+    return solve(*_spread((2, 2), A, B))
 
 
 @half
@@ -255,11 +237,11 @@ def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Arra
     """
     lower, diag, upper, B = common(lower, diag, upper, B)
     if diag.shape[-1] == 0:
-        return _spread((diag, 1), (B, 2))[1]
+        return _spread((1, 2), diag, B)[1]
     none = [(0, 0)]
     below = jnp.pad(lower, none * (lower.ndim - 1) + [(1, 0)])
     above = jnp.pad(upper, none * (upper.ndim - 1) + [(0, 1)])
-    return jax.lax.linalg.tridiagonal_solve(*_spread((below, 1), (diag, 1), (above, 1), (B, 2)))
+    return jax.lax.linalg.tridiagonal_solve(*_spread((1, 1, 1, 2), below, diag, above, B))
 
 
 @half
@@ -271,27 +253,20 @@ def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
     callback to the host, which JAX differentiates as what it is, a linear solve
     (`custom_linear_solve`).
     """
-    ab, B = _spread(*zip(common(ab, B), (2, 2), strict=True))
-    if not any(isinstance(x, jax.core.Tracer) for x in (ab, B)):  # a callback is traced each time
-        found = _numpy_linalg.solve_banded(np.asarray(ab), widths, np.asarray(B))
-        return jax.device_put(found, B.sharding)
+    ab, B = _spread((2, 2), *common(ab, B))
 
     def solver(ab: Array, widths: tuple[int, int]) -> Any:
-        def on_host(ab: Any, B: Any) -> np.ndarray:
-            ab, B = np.asarray(ab), np.asarray(B)
-            return np.ascontiguousarray(_numpy_linalg.solve_banded(ab, widths, B))
+        on_host = lambda B, ab: _numpy_linalg.solve_banded(ab, widths, B)
+        return lambda _, B: map_on_host(on_host, B, ab)
 
-        def solve(_: Any, B: Array) -> Array:
-            shape = jax.ShapeDtypeStruct(B.shape, B.dtype)
-            return jax.pure_callback(on_host, shape, ab, B, vmap_method="broadcast_all")
-
-        return solve
-
+    solve = solver(ab, widths)
+    if not is_differentiated(ab, B):
+        return solve(None, B)
     return jax.lax.custom_linear_solve(
-        lambda X: _banded.banded_matmul(xp, ab, widths, X),
+        lambda X: shared.banded_matmul(xp, ab, widths, X),
         B,
-        solve=solver(ab, widths),
-        transpose_solve=solver(_banded.transposed(xp, ab, widths), widths[::-1]),
+        solve=solve,
+        transpose_solve=solver(shared.transposed(xp, ab, widths), widths[::-1]),
     )
 
 
@@ -326,7 +301,7 @@ def _with_values(function: Callable) -> Callable[[Callable], Callable]:
 def tridiagonal_pivots(d: Array, s: Array) -> Array:
     """The pivots p_i = d_i - s_(i-1) / p_(i-1) of elimination without exchanges, d (*batch, n) and
     s = lower * upper (*batch, n-1). A zero is divided by as if it were a very small number."""
-    d, s = _spread(*zip(common(d, s), (1, 1), strict=True))
+    d, s = _spread((1, 1), *common(d, s))
     tiny = float(jnp.finfo(d.dtype).tiny)
 
     def step(p: Array, x: Array, y: Array) -> tuple[Array, Array]:
@@ -374,7 +349,7 @@ def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> t
     grow are scaled down.
     """
     (T, R), n = common(T, R), T.shape[-1]
-    T, places, R = _spread((T, 2), (places, 1), (R, 2))
+    T, places, R = _spread((2, 1, 2), T, places, R)
     T = _adjoint(xp, jnp.triu(T)) if adjoint else jnp.triu(T)
     t, eps = jnp.diagonal(T, 0, -2, -1), float(jnp.finfo(T.dtype).eps)
     strict, values = (
@@ -395,4 +370,4 @@ def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> t
     return xp.fori_loop(n, step, start)
 
 
-linear_recurrence = _banded.scan_recurrence
+linear_recurrence = shared.scan_recurrence

@@ -143,20 +143,16 @@ def _lu_together(A: Array) -> tuple[Array, Array]:
 
 
 @half
-def lu_solve(
-    LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoint: bool = False
-) -> Array:
-    """Solve A X = B, A^T X = B or A^H X = B from `lu_factor(A)`; B is (*batch, n, k)."""
+def lu_solve(LU: Array, pivots: Array, B: Array, adjoint: bool = False) -> Array:
+    """Solve A X = B or A^H X = B from `lu_factor(A)`; B is (*batch, n, k)."""
     LU, B = common(LU, B)
     if LU.ndim == B.ndim == 2:
         if B.size == 0:
             return B.copy()
-        return _lapack("getrs", B.dtype.char)(
-            LU, pivots, B, trans=2 if adjoint else 1 if transpose else 0
-        )[0]
+        return _lapack("getrs", B.dtype.char)(LU, pivots, B, trans=2 * adjoint)[0]
     if LU.shape[-1] >= LARGE:
-        return _over_batch(2, 1, 2)(lu_solve)(LU, pivots, B, transpose, adjoint)
-    return lu_substitute(LU, pivots, B, transpose, adjoint)
+        return _over_batch(2, 1, 2)(lu_solve)(LU, pivots, B, adjoint)
+    return lu_substitute(LU, pivots, B, adjoint)
 
 
 def lu_factor_and_solve(A: Array, B: Array) -> tuple[Array, Array, Array]:
@@ -254,10 +250,10 @@ ldl_slogdet = np.errstate(divide="ignore")(shared.ldl_slogdet)
 
 
 @half
-def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
-    """Factor A = Q R; mode "reduced" or "complete"."""
-    if A.ndim > 2 or A.size == 0 or mode != "reduced":
-        return tuple(np.linalg.qr(A, mode))  # type: ignore[call-overload]
+def qr(A: Array) -> tuple[Array, Array]:
+    """Factor A = Q R, reduced."""
+    if A.ndim > 2 or A.size == 0:
+        return np.linalg.qr(A)
     reflectors, scales = _reflectors(A)
     k = len(scales)
     form = _lapack("ungqr" if A.dtype.kind == "c" else "orgqr", A.dtype.char)
@@ -337,16 +333,15 @@ def solve_triangular(
     B: Array,
     lower: bool = True,
     unit_diagonal: bool = False,
-    transpose: bool = False,
     adjoint: bool = False,
 ) -> Array:
-    """Solve A X = B, A^T X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
+    """Solve A X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
     triangle is not read."""
     A, B = common(A, B)
     if adjoint and B.dtype.kind == "c":  # A^H X = B is A^T conj(X) = conj(B)
-        return solve_triangular(A, B.conj(), lower, unit_diagonal, True).conj()
-    if transpose or adjoint:
-        A, lower = np.matrix_transpose(A), not lower
+        return solve_triangular(A.mT, B.conj(), not lower, unit_diagonal).conj()
+    if adjoint:
+        A, lower = A.mT, not lower
     batch = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
     if B.size == 0 or 0 in batch:
         return np.zeros((*batch, *B.shape[-2:]), B.dtype)

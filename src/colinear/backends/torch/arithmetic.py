@@ -27,7 +27,7 @@ from .derivatives import is_differentiated
 # isort: off
 from torch import (
     abs, all, angle, any, argmax, argsort, broadcast_to, concat, conj, cos, cumsum, exp, isnan, log,
-    logical_and, logical_not, logical_or, mean, real, reshape, sin, sqrt, squeeze,
+    logical_and, logical_not, logical_or, mean, prod, real, reshape, sin, sqrt, squeeze,
     stack, sum, tril, triu, where,
 )  # fmt: skip
 # isort: on
@@ -78,27 +78,12 @@ def _beside(x: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:
     return torch.as_tensor(x, dtype=dtype, device=device)
 
 
-def prod(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
-    if isinstance(axis, int):
-        return torch.prod(x, axis, keepdims)
-    # torch takes one axis at a time
-    for one in sorted((a % x.ndim for a in _axes(x, axis)), reverse=True):
-        x = torch.prod(x, one, keepdims)
-    return x
-
-
-def _axes(x: Any, axis: Any) -> tuple[int, ...]:
-    return (
-        tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
-    )
-
-
 def sort(x: Any, axis: int = -1) -> torch.Tensor:
     return torch.sort(x, dim=axis).values
 
 
-def flip(x: Any, axis: Any = None) -> torch.Tensor:
-    return torch.flip(x, _axes(x, axis))
+def flip(x: Any, axis: Any) -> torch.Tensor:
+    return torch.flip(x, (axis,) if isinstance(axis, int) else axis)
 
 
 def roll(x: Any, shift: Any, axis: Any = None) -> torch.Tensor:
@@ -196,39 +181,24 @@ def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> to
 
 
 def _unless_empty(transform: Any) -> Any:
-    """A Fourier transform of torch; arrays without entries, which MKL refuses, are theirs."""
+    """A Fourier transform of torch; of arrays without entries, which MKL refuses, the part of that
+    of others which is without entries too."""
 
-    def transformed(x: Any, axes: Any = None) -> torch.Tensor:
-        return transform(x, dim=axes) if x.numel() else x.to(complex_dtype(x.dtype))
+    def transformed(x: Any, *shape: Any, axes: Any = None) -> torch.Tensor:
+        if x.numel():
+            return transform(x, *shape, dim=axes)
+        ones = x.new_ones([builtins.max(size, 1) for size in x.shape])
+        kept = tuple(slice(None) if size else slice(0) for size in x.shape)
+        return transform(ones, *shape, dim=axes)[kept]
 
     return half(transformed)
 
 
-fftn, ifftn = map(_unless_empty, (torch.fft.fftn, torch.fft.ifftn))
-
-
-@half
-def rfftn(x: Any, axes: Any) -> torch.Tensor:
-    """The transform of real numbers: the first half of the last axis, which determines the rest."""
-    axes = _axes(x, axes)
-    if not x.numel():  # MKL refuses them
-        sizes = [
-            size // 2 + 1 if i == axes[-1] % x.ndim else size for i, size in enumerate(x.shape)
-        ]
-        return x.new_zeros(sizes, dtype=complex_dtype(x.dtype))
-    return torch.fft.rfftn(x, dim=axes)
-
-
-@half
-def irfftn(x: Any, shape: Any, axes: Any) -> torch.Tensor:
-    """The real numbers of this shape (along the axes) of which `x` is the transform."""
-    axes = _axes(x, axes)
-    if not x.numel():
-        sizes = list(x.shape)
-        for axis, size in zip(axes, shape):
-            sizes[axis] = size
-        return x.new_zeros(sizes, dtype=real_dtype(x.dtype))
-    return torch.fft.irfftn(x, shape, dim=axes)
+# `rfftn` is that of real numbers: the first half of the last axis, which determines the rest.
+# `irfftn(x, shape, axes=axes)` are the real numbers of this shape of which x is the transform.
+fftn, ifftn, rfftn, irfftn = map(
+    _unless_empty, (torch.fft.fftn, torch.fft.ifftn, torch.fft.rfftn, torch.fft.irfftn)
+)
 
 
 # scattered

@@ -16,7 +16,7 @@ from .. import shared
 from ..shared import fori_loop, jit, loop_map
 from .arrays import _is_fake, asarray, is_traced, to_numpy
 from .derivatives import recorded_vjp
-from .programs import CALLS, Call, sides_are_known
+from .programs import sides_are_known
 
 # control
 # --------------------------------------------------------------------------------------------------
@@ -197,12 +197,6 @@ def synchronize(x: Any) -> Any:
     if x.is_cuda:
         torch.cuda.synchronize(x.device)
     return x
-
-
-def add_call(run: Callable, like: Callable, attach: Callable) -> int:
-    """The number by which `call_opaquely` knows these functions; see `_torch_opaque.Call`."""
-    CALLS.append(Call(run, like, attach))
-    return len(CALLS) - 1
 
 
 def break_graph(why: str) -> None:

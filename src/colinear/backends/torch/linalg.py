@@ -8,12 +8,14 @@ are right.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-from .. import shared as _banded
+from .. import shared
 from .. import torch as xp
 from ..numpy import control as _recurrences
 from ..numpy import linalg as _numpy_linalg
@@ -45,24 +47,10 @@ def _cholesky_inverse_now(L: Array) -> Array:
     return torch.from_numpy(_numpy_linalg.cholesky_inverse(L.numpy(force=True)))
 
 
-# dT = -T dA T with A = L L^H
-_cholesky_inverse: Any = custom_derivative(
-    _cholesky_inverse_now,
-    jvp=lambda primals, tangents, _: _minus_sandwich(
-        _cholesky_inverse(primals[0]), tangents[0] @ primals[0].mH
-    ),
-    ranks=(2,),
+# A^-1 as a matrix from `cholesky(A)`: fewer flops than triangular solves for the identity
+cholesky_inverse = half(
+    custom_derivative(_cholesky_inverse_now, shared.cholesky_inverse_tangent, ranks=(2,))
 )
-
-
-def _minus_sandwich(T: Array, M: Array) -> Array:
-    return -T @ (M + M.mH) @ T
-
-
-@half
-def cholesky_inverse(L: Array) -> Array:
-    """A^-1 as a matrix from `cholesky(A)`: fewer flops than triangular solves for the identity."""
-    return _cholesky_inverse(L)
 
 
 @half
@@ -77,16 +65,12 @@ def lu_factor(A: Array) -> tuple[Array, Array]:
 
 
 @half
-def lu_solve(
-    LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoint: bool = False
-) -> Array:
-    """Solve A X = B, A^T X = B or A^H X = B from `lu_factor(A)`; B is (*batch, n, k)."""
+def lu_solve(LU: Array, pivots: Array, B: Array, adjoint: bool = False) -> Array:
+    """Solve A X = B or A^H X = B from `lu_factor(A)`; B is (*batch, n, k)."""
     LU, B = common(LU, B)
     given = getattr(pivots, "_of_lapack", None)
     pivots = (pivots + 1).to(torch.int32) if given is None else given
-    if adjoint or not transpose:
-        return torch.linalg.lu_solve(LU, pivots, B, adjoint=adjoint)
-    return torch.linalg.lu_solve(LU, pivots, B.conj(), adjoint=True).conj()  # A^T = conj(A^H)
+    return torch.linalg.lu_solve(LU, pivots, B, adjoint=adjoint)
 
 
 def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
@@ -164,9 +148,9 @@ def _sum_to(G: Array, shape: Any) -> Array:
 
 
 @half
-def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
-    """Factor A = Q R; mode "reduced" or "complete"."""
-    return tuple(torch.linalg.qr(A, mode))
+def qr(A: Array) -> tuple[Array, Array]:
+    """Factor A = Q R, reduced."""
+    return tuple(torch.linalg.qr(A))
 
 
 @half
@@ -178,14 +162,6 @@ def qr_triangle(A: Array) -> Array:
 # numbers of a matrix on a device from which the steps of `pivot_order` take less time than LAPACK's
 # on the host (a step is ten launches, whatever the size)
 LARGE_PIVOTED = 2**19
-
-_host_order = opaque(lambda A: A.new_empty((*A.shape[:-2], A.shape[-1]), dtype=torch.int64))(
-    custom_derivative(
-        lambda A: _on_host(lambda A: _numpy_linalg.qr_pivoted(A)[2], A),
-        lambda primals, tangents, order: torch.zeros_like(order),
-        ranks=(2,),
-    )
-)
 
 
 @half
@@ -231,16 +207,13 @@ def solve_triangular(
     B: Array,
     lower: bool = True,
     unit_diagonal: bool = False,
-    transpose: bool = False,
     adjoint: bool = False,
 ) -> Array:
-    """Solve A X = B, A^T X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
+    """Solve A X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
     triangle is not read."""
     A, B = common(A, B)
     if adjoint:
         A, lower = A.mH, not lower
-    elif transpose:
-        A, lower = A.mT, not lower
     return torch.linalg.solve_triangular(A, B, upper=not lower, unitriangular=unit_diagonal)
 
 
@@ -257,15 +230,34 @@ def _on_host(solve: Any, *arrays: Array) -> Any:
         host = fetch(arrays)
     else:
         host = [x.numpy(force=True) for x in arrays]
-    found = solve(*host)
-    if isinstance(found, tuple):
-        return tuple(asarray(np.ascontiguousarray(x), device=device) for x in found)
-    return asarray(np.ascontiguousarray(found), device=device)
+    return shared._map(lambda x: asarray(np.ascontiguousarray(x), device=device), solve(*host))
+
+
+def _by_host(
+    solve: Callable,
+    like: Callable,
+    ranks: tuple[int, ...],
+    jvp: Callable,
+    vjp: Callable | None = None,
+) -> Callable:
+    """`solve` of NumPy's arrays as a function of tensors with these derivatives, one node of a
+    compiled program; see `opaque` and `custom_derivative`."""
+    return opaque(like)(
+        custom_derivative(lambda *arrays: _on_host(solve, *arrays), jvp, vjp, ranks)
+    )
+
+
+_host_order = _by_host(
+    lambda A: _numpy_linalg.qr_pivoted(A)[2],
+    lambda A: A.new_empty((*A.shape[:-2], A.shape[-1]), dtype=torch.int64),
+    (2,),
+    lambda primals, tangents, order: torch.zeros_like(order),
+)
 
 
 def _tridiagonal_jvp(primals: tuple, tangents: tuple, X: Array) -> Array:
     lower, diag, upper, dB = tangents
-    dA_X = _banded.tridiagonal_matmul(xp, lower, diag, upper, X)
+    dA_X = shared.tridiagonal_matmul(xp, lower, diag, upper, X)
     return solve_tridiagonal(*primals[:3], dB - dA_X)  # dX = A^-1 (dB - dA X)
 
 
@@ -284,13 +276,12 @@ def _like_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Arra
     return B.new_empty((*torch.broadcast_shapes(*heads), *B.shape[-2:]))
 
 
-_solve_tridiagonal = opaque(_like_tridiagonal)(
-    custom_derivative(
-        lambda *arrays: _on_host(_numpy_linalg.solve_tridiagonal, *arrays),
-        _tridiagonal_jvp,
-        _tridiagonal_vjp,
-        (1, 1, 1, 2),
-    )
+_solve_tridiagonal = _by_host(
+    _numpy_linalg.solve_tridiagonal,
+    _like_tridiagonal,
+    (1, 1, 1, 2),
+    _tridiagonal_jvp,
+    _tridiagonal_vjp,
 )
 
 
@@ -308,12 +299,12 @@ def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
 
     def jvp(primals: tuple, tangents: tuple, X: Array) -> Array:
         return solve_banded(
-            primals[0], widths, tangents[1] - _banded.banded_matmul(xp, tangents[0], widths, X)
+            primals[0], widths, tangents[1] - shared.banded_matmul(xp, tangents[0], widths, X)
         )
 
     def vjp(primals: tuple, X: Array, G: Array) -> tuple:
-        W = solve_banded(_banded.transposed(xp, primals[0].conj(), widths), widths[::-1], G)
-        outer = _banded.outer_in_band(xp, -W, X.conj(), widths)
+        W = solve_banded(shared.transposed(xp, primals[0].conj(), widths), widths[::-1], G)
+        outer = shared.outer_in_band(xp, -W, X.conj(), widths)
         return _sum_to(outer, primals[0].shape), _sum_to(W, primals[1].shape)
 
     def now(ab: Array, B: Array) -> Array:
@@ -334,12 +325,8 @@ def _pivots_jvp(primals: tuple, tangents: tuple, p: Array) -> Array:
     return solve_tridiagonal(below, torch.ones_like(p), 0 * below, right[..., None])[..., 0]
 
 
-_tridiagonal_pivots = opaque(lambda d, s: torch.empty_like(d))(
-    custom_derivative(
-        lambda *arrays: _on_host(_recurrences.tridiagonal_pivots, *arrays),
-        _pivots_jvp,
-        ranks=(1, 1),
-    )
+_tridiagonal_pivots = _by_host(
+    _recurrences.tridiagonal_pivots, lambda d, s: torch.empty_like(d), (1, 1), _pivots_jvp
 )
 
 
@@ -379,10 +366,6 @@ def _shifted_solver(adjoint: bool) -> Any:
         rows = torch.arange(T.shape[-1], device=T.device)[:, None]
         return (rows == places[..., None, :]).to(T.dtype)
 
-    def now(T: Array, places: Array, R: Array) -> tuple[Array, ...]:
-        solve = lambda t, p, r: _recurrences.solve_shifted(t, p, r, adjoint)
-        return _on_host(solve, T, places, R)
-
     def jvp(primals: tuple, tangents: tuple, output: tuple) -> tuple:
         # (T_11 - t I) dY = c dR - (dT_11 - dt I) Y
         (T, places, _), (dT, _, dR), (Y, c) = primals, tangents, output
@@ -404,7 +387,8 @@ def _shifted_solver(adjoint: bool) -> Any:
         c = R.new_empty((*batch, R.shape[-1]), dtype=R.abs().dtype)
         return R.new_empty((*batch, *R.shape[-2:])), c
 
-    return opaque(like)(custom_derivative(now, jvp, vjp, (2, 1, 2)))
+    solve = functools.partial(_recurrences.solve_shifted, adjoint=adjoint)
+    return _by_host(solve, like, (2, 1, 2), jvp, vjp)
 
 
 _solve_shifted = {adjoint: _shifted_solver(adjoint) for adjoint in (False, True)}
@@ -418,4 +402,4 @@ def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> t
     return _solve_shifted[adjoint](T, places, R)
 
 
-linear_recurrence = _banded.double_recurrence
+linear_recurrence = shared.double_recurrence

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...operators import LinearOperator, as_operator
+from .arrays import is_floating
 
 
 class OperatorModule(torch.nn.Module):
@@ -70,8 +71,7 @@ class OperatorModule(torch.nn.Module):
                 continue
             if id(leaf) not in names:
                 names[id(leaf)] = free = self._free(name)
-                is_floating = leaf.is_floating_point() or leaf.is_complex()
-                if {name, short} & frozen or not is_floating:
+                if {name, short} & frozen or not is_floating(leaf):
                     self.register_buffer(free, leaf.detach().clone())
                 else:
                     is_own = isinstance(leaf, torch.nn.Parameter)
