@@ -382,7 +382,7 @@ def test_cholesky_marks_the_indefinite_and_the_nan_of_a_batch(xp):
 def test_lu_solves_with_the_matrix_and_its_adjoint(xp, n, batch, dtype):
     A = well_conditioned(*batch, n, n, dtype=dtype)
     LU, pivots = xp.lu_factor(xp.asarray(A))
-    perm, sign = map(xp.to_numpy, xp.lu_permutation(pivots, n))
+    perm, sign = map(xp.to_numpy, (xp.lu_permutation(pivots, n), xp.lu_parity(pivots)))
     packed = xp.to_numpy(LU)
     L, U = np.tril(packed, -1) + np.eye(n), np.triu(packed)
     close(xp, L @ U, np.take_along_axis(A, perm[..., None], -2), dtype)

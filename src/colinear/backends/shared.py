@@ -134,24 +134,17 @@ def _over_batch(*ranks: int) -> Callable[[Callable], Callable]:
         @functools.wraps(function)
         def wrapped(*arguments: Any, **options: Any) -> Any:
             arrays, others = arguments[: len(ranks)], arguments[len(ranks) :]
-            shapes = [
-                (x.shape[: x.ndim - rank], x.shape[x.ndim - rank :])
-                for x, rank in zip(arrays, ranks, strict=True)
-            ]
-            if not any(head for head, _ in shapes):
+            cuts = [x.ndim - rank for x, rank in zip(arrays, ranks, strict=True)]
+            if not any(cuts):
                 return function(*arguments, **options)
-            batch = np.broadcast_shapes(*(head for head, _ in shapes))
-            if 0 in batch:  # ones, which LAPACK takes for pivots too, tell the shapes
-                ones = (np.ones(core, x.dtype) for x, (_, core) in zip(arrays, shapes))
-                return _map(
-                    lambda x: np.empty((*batch, *x.shape), x.dtype),
-                    function(*ones, *others, **options),
-                )
-            wide = [np.broadcast_to(x, (*batch, *core)) for x, (_, core) in zip(arrays, shapes)]
-            results = [
-                function(*(x[i] for x in wide), *others, **options) for i in np.ndindex(batch)
-            ]
-            return _map(lambda *xs: np.stack(xs).reshape(*batch, *xs[0].shape), *results)
+            batch = np.broadcast_shapes(*(x.shape[:cut] for x, cut in zip(arrays, cuts)))
+            wide = [np.broadcast_to(x, (*batch, *x.shape[cut:])) for x, cut in zip(arrays, cuts)]
+            each = [[x[i] for x in wide] for i in np.ndindex(batch)]
+            if not each:  # ones, which LAPACK takes for pivots too, tell the shapes
+                each = [[np.ones(x.shape[cut:], x.dtype) for x, cut in zip(arrays, cuts)]]
+            results = [function(*parts, *others, **options) for parts in each]
+            count = math.prod(batch)
+            return _map(lambda *xs: np.stack(xs)[:count].reshape(*batch, *xs[0].shape), *results)
 
         return wrapped
 
@@ -276,10 +269,17 @@ def cholesky_solve(L: Array, B: Array) -> Array:
     return solve_triangular(L, solve_triangular(L, B), adjoint=True)  # X = L^-H L^-1 B
 
 
+def lu_parity(pivots: Array) -> Array:
+    """The sign of the permutation that row swaps make."""
+    xp = namespace_of(pivots)
+    swaps = xp.sum(pivots != places_like(xp, pivots), axis=-1)
+    return 1 - 2 * (swaps % 2)
+
+
 def lu_substitute(LU: Array, pivots: Array, B: Array, adjoint: bool = False) -> Array:
     """Solve A X = B or A^H X = B from `lu_factor(A)` by triangular solves."""
     xp = namespace_of(B)
-    order = xp.lu_permutation(pivots, LU.shape[-1])[0]
+    order = xp.lu_permutation(pivots, LU.shape[-1])
     if not adjoint:
         Y = xp.solve_triangular(LU, permute_rows(B, order), True, True)
         return xp.solve_triangular(LU, Y, False)
@@ -328,34 +328,21 @@ def ldl_slogdet(factors: tuple[Array, ...]) -> tuple[Array, Array]:
     )
 
 
-# Products with tridiagonal and banded matrices: what the derivatives of their solves need.
+# Products with banded matrices: what the derivatives of solves with them need.
 #
 # A banded matrix is stored as in LAPACK, `ab[..., u + i - j, j] = A[..., i, j]`, with l diagonals
 # below the main one and u above.
 
 
-def _zeros(xp: Any, X: Any, rows: int) -> Any:
-    return zeros_like(xp, X, (*X.shape[:-2], rows, X.shape[-1]))
-
-
 def shift(xp: Any, X: Any, by: int) -> Any:
     """Move the rows of (..., n, k) down by `by` (up if negative); zeros come in."""
-    n = X.shape[-2]
-    zeros = _zeros(xp, X, min(abs(by), n))
+    *batch, n, k = X.shape
     if by == 0 or n == 0:
         return X
+    zeros = zeros_like(xp, X, (*batch, min(abs(by), n), k))
     if abs(by) >= n:
         return zeros
     return xp.concat([zeros, X[..., :-by, :]] if by > 0 else [X[..., -by:, :], zeros], axis=-2)
-
-
-def tridiagonal_matmul(xp: Any, lower: Any, diag: Any, upper: Any, X: Any) -> Any:
-    """A X for the tridiagonal A with these diagonals of length n-1, n, n-1."""
-    if X.shape[-2] == 0:
-        return diag[..., None] * X
-    below, above = lower[..., None] * X[..., :-1, :], upper[..., None] * X[..., 1:, :]
-    below = xp.concat([_zeros(xp, below, 1), below], axis=-2)
-    return below + diag[..., None] * X + xp.concat([above, _zeros(xp, above, 1)], axis=-2)
 
 
 def banded_matmul(xp: Any, ab: Any, widths: tuple[int, int], X: Any) -> Any:

@@ -91,7 +91,7 @@ class LUFactor(LinearOperator):
 
     def slogdet(self) -> tuple[Array, Array]:
         xp, d = self.xp, self.xp.diagonal(self.LU)
-        parity = xp.astype(xp.lu_permutation(self.pivots, d.shape[-1])[1], self.dtype)
+        parity = xp.astype(xp.lu_parity(self.pivots), self.dtype)
         return slogdet_of_diagonal(xp, d, parity)
 
 

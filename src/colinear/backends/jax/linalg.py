@@ -23,6 +23,7 @@ from ..shared import (
     extreme_scale,
     half,
     ldl_slogdet,
+    lu_parity,
     lu_substitute,
     of_finite,
 )
@@ -96,10 +97,7 @@ def lu_factor(A: Array) -> tuple[Array, Array]:
 lu_solve = half(lu_substitute)
 
 
-def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
-    """Turn row swaps into a permutation, A[perm] = L U, and its sign."""
-    swaps = jnp.count_nonzero(pivots != jnp.arange(pivots.shape[-1]), axis=-1)
-    return jax.lax.linalg.lu_pivots_to_permutation(pivots, n), 1 - 2 * (swaps % 2)
+lu_permutation = jax.lax.linalg.lu_pivots_to_permutation
 
 
 has_ldl = False

@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 
 from .. import shared
-from ..shared import _lapack, _nan_on_failure, _over_batch, common, half, lu_substitute
+from ..shared import _lapack, _nan_on_failure, _over_batch, common, half, lu_parity, lu_substitute
 
 Array = Any
 
@@ -191,16 +191,15 @@ def _norm_and_product(character: str) -> tuple[Any, Any]:
     return getattr(scipy.linalg.blas, norms[character]), _lapack("gemm", character, "blas")
 
 
-def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
-    """Turn row swaps into a permutation, A[perm] = L U, and its sign."""
+def lu_permutation(pivots: Array, n: int) -> Array:
+    """Turn row swaps into a permutation, A[perm] = L U."""
     perm = np.broadcast_to(np.arange(n), (*pivots.shape[:-1], n)).copy()
     for j in range(pivots.shape[-1]):
         swap = pivots[..., j, None].astype(np.intp)
         moved = np.take_along_axis(perm, swap, -1)
         np.put_along_axis(perm, swap, perm[..., j, None], -1)
         perm[..., j, None] = moved
-    swaps = np.count_nonzero(pivots != np.arange(pivots.shape[-1]), axis=-1)
-    return perm, 1 - 2 * (swaps % 2)
+    return perm
 
 
 has_ldl = True  # whether `ldl_solve` takes LAPACK's L D L^H; all take eigenvectors
@@ -418,6 +417,8 @@ def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
     exactly singular.
     """
     l, u = widths
+    if l == u == 1:
+        return solve_tridiagonal(ab[..., 2, :-1], ab[..., 1, :], ab[..., 0, 1:], B)
     ab, B = common(ab, B)
     batch = np.broadcast_shapes(ab.shape[:-2], B.shape[:-2])
     n, k = B.shape[-2:]

@@ -19,9 +19,18 @@ from .. import shared
 from .. import torch as xp
 from ..numpy import control as _recurrences
 from ..numpy import linalg as _numpy_linalg
-from ..shared import cholesky_solve, common, eigen_solve, half, ldl_slogdet, of_finite, pivot_order
+from ..shared import (
+    cholesky_solve,
+    common,
+    eigen_solve,
+    half,
+    ldl_slogdet,
+    lu_parity,
+    of_finite,
+    pivot_order,
+)
 from .arrays import asarray, fetch, is_on_device
-from .derivatives import custom_derivative
+from .derivatives import custom_derivative, is_differentiated
 from .programs import opaque
 
 Array = Any
@@ -73,18 +82,13 @@ def lu_solve(LU: Array, pivots: Array, B: Array, adjoint: bool = False) -> Array
     return torch.linalg.lu_solve(LU, pivots, B, adjoint=adjoint)
 
 
-def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
-    """Turn row swaps into a permutation, A[perm] = L U, and its sign."""
-    shape = (*pivots.shape[:-1], n, pivots.shape[-1])
-    blank = torch.zeros((), device=pivots.device).expand(shape)
+def lu_permutation(pivots: Array, n: int) -> Array:
+    """Turn row swaps into a permutation, A[perm] = L U."""
+    if n == 0:
+        return pivots.to(torch.int64)
+    blank = torch.zeros((), device=pivots.device).expand(*pivots.shape[:-1], n, pivots.shape[-1])
     P, _, _ = torch.lu_unpack(blank, (pivots + 1).to(torch.int32), unpack_data=False)
-    perm = (
-        P.argmax(-2)
-        if n
-        else torch.zeros((*pivots.shape[:-1], 0), dtype=torch.int64, device=pivots.device)
-    )
-    swaps = (pivots != torch.arange(pivots.shape[-1], device=pivots.device)).sum(-1)
-    return perm, 1 - 2 * (swaps % 2)
+    return P.argmax(-2)
 
 
 has_ldl = True
@@ -255,52 +259,12 @@ _host_order = _by_host(
 )
 
 
-def _tridiagonal_jvp(primals: tuple, tangents: tuple, X: Array) -> Array:
-    lower, diag, upper, dB = tangents
-    dA_X = shared.tridiagonal_matmul(xp, lower, diag, upper, X)
-    return solve_tridiagonal(*primals[:3], dB - dA_X)  # dX = A^-1 (dB - dA X)
-
-
-def _tridiagonal_vjp(primals: tuple, X: Array, G: Array) -> tuple:
-    lower, diag, upper, B = primals
-    # A^H: the off-diagonals change places
-    W = solve_tridiagonal(upper.conj(), diag.conj(), lower.conj(), G)
-    Xc = X.conj()
-    parts = -(W[..., 1:, :] * Xc[..., :-1, :]), -(W * Xc), -(W[..., :-1, :] * Xc[..., 1:, :])
-    cotangents = (_sum_to(part.sum(-1), x.shape) for part, x in zip(parts, primals, strict=False))
-    return *cotangents, _sum_to(W, B.shape)
-
-
-def _like_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Array:
-    heads = (lower.shape[:-1], diag.shape[:-1], upper.shape[:-1], B.shape[:-2])
-    return B.new_empty((*torch.broadcast_shapes(*heads), *B.shape[-2:]))
-
-
-_solve_tridiagonal = _by_host(
-    _numpy_linalg.solve_tridiagonal,
-    _like_tridiagonal,
-    (1, 1, 1, 2),
-    _tridiagonal_jvp,
-    _tridiagonal_vjp,
-)
-
-
-@half
-def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Array:
-    """Solve a tridiagonal system, with pivoting: diagonals (*batch, n-1), (*batch, n), (*batch,
-    n-1), B (*batch, n, k)."""
-    return _solve_tridiagonal(*common(lower, diag, upper, B))
-
-
-@half
-def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
-    """Solve a banded system, with pivoting: ab[..., u + i - j, j] = A[..., i, j], ab (*batch,
-    l+u+1, n), B (*batch, n, k)."""
+def _banded_solver(widths: tuple[int, int]) -> Callable:
+    """`solve_banded` of arrays alone."""
 
     def jvp(primals: tuple, tangents: tuple, X: Array) -> Array:
-        return solve_banded(
-            primals[0], widths, tangents[1] - shared.banded_matmul(xp, tangents[0], widths, X)
-        )
+        dA_X = shared.banded_matmul(xp, tangents[0], widths, X)
+        return solve_banded(primals[0], widths, tangents[1] - dA_X)
 
     def vjp(primals: tuple, X: Array, G: Array) -> tuple:
         W = solve_banded(shared.transposed(xp, primals[0].conj(), widths), widths[::-1], G)
@@ -310,7 +274,31 @@ def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
     def now(ab: Array, B: Array) -> Array:
         return _on_host(lambda ab, B: _numpy_linalg.solve_banded(ab, widths, B), ab, B)
 
-    return custom_derivative(now, jvp, vjp, (2, 2))(*common(ab, B))
+    return custom_derivative(now, jvp, vjp, (2, 2))
+
+
+@half
+def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
+    """Solve a banded system, with pivoting: ab[..., u + i - j, j] = A[..., i, j], ab (*batch,
+    l+u+1, n), B (*batch, n, k)."""
+    return _banded_solver(widths)(*common(ab, B))
+
+
+@opaque(lambda ab, B: torch.empty_like(ab[..., 0, :, None] * B))
+def _solve_three_diagonals(ab: Array, B: Array) -> Array:
+    return solve_banded(ab, (1, 1), B)
+
+
+@half
+def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Array:
+    """Solve a tridiagonal system, with pivoting: diagonals (*batch, n-1), (*batch, n), (*batch,
+    n-1), B (*batch, n, k)."""
+    arrays = lower, diag, upper, B = common(lower, diag, upper, B)
+    if not (torch.compiler.is_compiling() or is_differentiated(*arrays)):
+        return _on_host(_numpy_linalg.solve_tridiagonal, *arrays)
+    pad = torch.nn.functional.pad
+    band = torch.broadcast_tensors(pad(upper, (1, 0)), diag, pad(lower, (0, 1)))
+    return _solve_three_diagonals(torch.stack(band, -2), B)
 
 
 # recurrences, on the host too
