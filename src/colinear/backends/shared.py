@@ -67,19 +67,14 @@ def loop_map(f: Callable, *arrays: Any) -> Array:
     return stack([f(*elements) for elements in zip(*arrays, strict=True)])
 
 
-def jit(f: Any) -> Any:
-    """`f` itself: compiled only where that is how the framework is used (JAX)."""
-    return f
-
-
-def is_compiling() -> bool:
-    """Whether torch.compile traces the program."""
-    return False
-
-
-def staged(x: Any) -> Any:
-    """`x` itself: what is computed from values that can be seen can be seen too."""
+def itself(x: Any) -> Any:
+    """`x`: what a framework does with a value or a function that it need not treat."""
     return x
+
+
+def never(*values: Any) -> bool:
+    """False: what a framework does not do."""
+    return False
 
 
 def fold_in(gen: Any, i: Any) -> Any:
@@ -149,6 +144,13 @@ def _over_batch(*ranks: int) -> Callable[[Callable], Callable]:
         return wrapped
 
     return decorate
+
+
+def by_columns(f: Callable, X: Array) -> Array:
+    """`f` of one matrix (n, k) for all of (*batch, n, k), whose columns become those of one."""
+    xp, rows = namespace_of(X), namespace_of(X).moveaxis(X, -2, 0)
+    Y = f(xp.reshape(rows, (rows.shape[0], math.prod(rows.shape[1:]))))
+    return xp.moveaxis(xp.reshape(Y, (Y.shape[0], *rows.shape[1:])), 0, -2)
 
 
 def _map(f: Callable, *results: Any) -> Any:

@@ -14,11 +14,11 @@ from ..backends import Array, adjoint, namespace_of
 from ..backends.numpy.linalg import are_below
 from ..backends.shared import permute_rows
 from ..operators import LinearOperator
-from ..operators.context import broadcast_batches
 from ..operators.tree import conjugate_leaves
 from ..operators.unitary import pad_end
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
 from ..status import Status, is_unseen, state, take_for_granted
+from .inverse import in_batch_of, shape_of
 
 
 class CholeskyFactor(LinearOperator):
@@ -26,9 +26,7 @@ class CholeskyFactor(LinearOperator):
 
     L: Array
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.L.shape)
+    shape = shape_of("L")
 
     _implied = POSITIVE_DEFINITE
     _conj = _transpose = conjugate_leaves
@@ -64,7 +62,7 @@ class LDLFactor(LinearOperator):
         return xp.has_ldl or self.xp.is_floating(self.factors[1])
 
     def _matmat(self, X: Array) -> Array:
-        return namespace_of(X).ldl_solve(self.factors, X)
+        return namespace_of(X).ldl_solve(*self.factors, X)
 
     _rmatmat = _matmat
 
@@ -79,9 +77,7 @@ class LUFactor(LinearOperator):
     LU: Array
     pivots: Array
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.LU.shape)
+    shape = shape_of("LU")
 
     def _matmat(self, X: Array) -> Array:
         return namespace_of(X).lu_solve(self.LU, self.pivots, X)
@@ -106,9 +102,7 @@ class CholeskyOrLUFactor(LinearOperator):
     pivots: Array
     positive: Array
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.factors.shape)
+    shape = shape_of("factors")
 
     def _either(self, method: str, *arguments: Array) -> Any:
         """What a method of the factor that there is gives."""
@@ -143,9 +137,7 @@ class QRFactor(LinearOperator):
     R: Array
     order: Array
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.Q.shape)
+    shape = shape_of("Q")
 
     def _matmat(self, X: Array) -> Array:
         """P R^-1 Q^H X"""
@@ -167,9 +159,7 @@ class TriangularFactor(LinearOperator):
     lower: bool
     unit: bool
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.A.shape)
+    shape = shape_of("A")
 
     def _matmat(self, X: Array) -> Array:
         return self._substitute(X, adjoint=False)
@@ -297,8 +287,7 @@ class UnitaryChain(LinearOperator):
         """
         xp, k, lapping = namespace_of(X), X.shape[-1], self.overlap
         count, each = blocks.shape[-3], blocks.shape[-1] - lapping
-        X = xp.astype(X, xp.result_type(X.dtype, blocks.dtype))
-        X = xp.broadcast_to(X, (*broadcast_batches(self.shape[:-2], X.shape[:-2]), *X.shape[-2:]))
+        X = in_batch_of(self, xp.astype(X, xp.result_type(X.dtype, blocks.dtype)))
         X = _cut(xp, X, count * each + lapping)
         if upwards:  # seen from the end, it goes downwards
             X, blocks = xp.flip(X, axis=-2), xp.flip(blocks, axis=(-3, -2, -1))
@@ -339,9 +328,8 @@ def probe(xp: Any, n: int, dtype: Any, device: Any) -> Array:
     if xp.name == "numpy" and n <= SMALL_PROBE:
         return _small_probe(n, dtype)
     key = xp.name, n, dtype, device
-    kept = _probes.get(key) if n <= MOST_KEPT else None
-    if kept is not None:
-        return kept
+    if key in _probes:
+        return _probes[key]
     if xp.is_functional and n <= SMALL_PROBE:  # a constant of compiled programs
         p = xp.asarray(_small_probe(n, dtype), device=device)
     else:

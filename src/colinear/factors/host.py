@@ -14,10 +14,9 @@ from ..backends import Array, namespace_of
 from ..methods.structured import of_pivots, parity
 from ..operators import Diagonal, LinearOperator, Product, Scaled, Sum
 from ..operators.context import Context, broadcast_batches
-from ..operators.tree import memo
 from ..operators.unitary import good_length, pad_end
 from ..properties import SELF_ADJOINT, SYMMETRIC
-from .inverse import TURNED, conjugate_parts, multiply_on_host, transpose_parts
+from .inverse import TURNED, conjugate_parts, in_batch_of, multiply_on_host, transpose_parts
 from .structured import FourierFactor
 
 # Inverses from factors that were made on the host: sparse elimination, and Toeplitz matrices by
@@ -43,10 +42,6 @@ class FixedFactor(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return self.sizes
 
-    @memo
-    def _context(self) -> Context:
-        return self.context
-
     def _transpose(self) -> LinearOperator:
         return self._replace(form=TRANSPOSED[self.form])
 
@@ -56,10 +51,8 @@ class FixedFactor(LinearOperator):
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
         dtype = xp.result_type(X.dtype, self.dtype)
-        batch = broadcast_batches(self.sizes[:-2], X.shape[:-2])
-        X = xp.astype(
-            xp.broadcast_to(X, (*batch, *X.shape[-2:])), xp.result_type(dtype, xp.float32)
-        )  # not half precision
+        # not half precision
+        X = xp.astype(in_batch_of(self, X), xp.result_type(dtype, xp.float32))
         return xp.astype(multiply_on_host(self.solver, self.form, X), dtype)
 
     @property

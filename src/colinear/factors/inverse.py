@@ -11,7 +11,7 @@ from ..autodiff.implicit import CONJUGATED, TRANSPOSED, LinearMap, equation, of_
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from ..operators import Adjoint, Conjugate, Dense, LinearOperator, Transpose
-from ..operators.context import Context, broadcast_batches, kind_of, known_in
+from ..operators.context import broadcast_batches, kind_of, known_in
 from ..operators.printing import bracketed
 from ..operators.tree import map_parts, memo, sole_operand
 from ..properties import ALL_PROPERTIES
@@ -26,6 +26,21 @@ def _of_each(turn: Callable[[LinearOperator], LinearOperator]) -> Any:
 
     return turned
 
+
+def in_batch_of(A: LinearOperator, X: Array) -> Array:
+    """X with the batch dimensions of a product with A."""
+    batch = broadcast_batches(A.shape[:-2], X.shape[:-2])
+    return X if batch == X.shape[:-2] else namespace_of(X).broadcast_to(X, (*batch, *X.shape[-2:]))
+
+
+def shape_of(name: str) -> Any:
+    """The property `shape` of a factor that has that of one of its fields."""
+    return property(lambda self: tuple(getattr(self, name).shape))
+
+
+# `shape` and `_context` of the factors that are the inverse of A
+inverse_shape: Any = property(lambda self: (*self.A.shape[:-2], *self.A.shape[:-3:-1]))
+inverse_context: Any = memo(lambda self: self.A._context)
 
 # `_transpose`, `_adjoint` and `_conj` of the factors that are turned part by part
 transpose_parts = _of_each(lambda A: A.T)
@@ -53,29 +68,19 @@ class Implicit(LinearOperator):
     solver: LinearOperator
     find: Callable[[Any, Any], LinearOperator] | None
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        *batch, m, n = self.A.shape
-        return (*batch, n, m)
-
-    @memo
-    def _context(self) -> Context:
-        return self.A._context
+    shape, _context = inverse_shape, inverse_context
+    _transpose, _adjoint, _conj = TURNED
 
     def _infer(self) -> int:
         return self.A.properties | self.solver.properties
-
-    _transpose, _adjoint, _conj = TURNED
 
     def _matmat(self, X: Array) -> Array:
         xp, own = namespace_of(X), self.A.arrays()
         if not xp.is_differentiated(X, *own):
             return self.solver._matmat(X)
-        batch = broadcast_batches(self.A.shape[:-2], X.shape[:-2])
         dtype = own[0].dtype if isinstance(self.A, Dense) else self.A.dtype
         X = X if X.dtype == dtype else xp.astype(X, xp.result_type(dtype, X.dtype))
-        X = X if batch == X.shape[:-2] else xp.broadcast_to(X, (*batch, *X.shape[-2:]))
-        return self._solve(xp, X, own)
+        return self._solve(xp, in_batch_of(self.A, X), own)
 
     def _to_dense(self) -> Array:
         xp, own = self.xp, self.A.arrays()

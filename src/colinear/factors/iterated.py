@@ -22,7 +22,14 @@ from ..operators.context import Context, broadcast_batches
 from ..operators.tree import TEST_HOOKS, memo
 from ..properties import POSITIVE_SEMIDEFINITE
 from ..status import FIRST_FAILURE, Status, deliver, failed
-from .inverse import TURNED, adjoint_parts, conjugate_parts, transpose_parts
+from .inverse import (
+    TURNED,
+    adjoint_parts,
+    conjugate_parts,
+    inverse_context,
+    inverse_shape,
+    transpose_parts,
+)
 from .runs import check_inner_failures, outcome_when_run, sampled_terms
 
 # A^-1 (or A^+) applied by an iterative method: what an `Inverse` keeps where nothing was factored.
@@ -53,14 +60,7 @@ class Iterated(LinearOperator):
 
     _product_is_a_run: ClassVar[bool] = True
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        *batch, m, n = self.A.shape
-        return (*batch, n, m)
-
-    @memo
-    def _context(self) -> Context:
-        return self.A._context
+    shape, _context = inverse_shape, inverse_context
 
     def _infer(self) -> int:
         return self.A.properties if self.A.shape[-1] == self.A.shape[-2] else 0
@@ -84,17 +84,16 @@ class Iterated(LinearOperator):
 
     _matmat, _matvec = _multiply, _multiply_vector
 
-    def solve(self, B: Array, vector: bool, rounded: Any = None) -> Array:
-        """A^-1 B; reports how it went. `rounded`: the dtype that the answer will be given in, if
-        it is a narrower one."""
-        X, info = self.run(B, vector, rounded, warns=not is_detailed())
+    def solve(self, B: Array, vector: bool) -> Array:
+        """A^-1 B; reports how it went."""
+        X, info = self.run(B, vector, warns=not is_detailed())
         return report(info, X)
 
     def run(
         self, B: Array, vector: bool, rounded: Any = None, warns: bool = False
     ) -> tuple[Array, Info]:
-        """A^-1 B, and how it went. A program of `torch.compile` warns by itself of a failure, if
-        it `warns`."""
+        """A^-1 B, and how it went. `rounded`: the dtype that the answer will be given in, if it is
+        a narrower one. A program of `torch.compile` warns by itself of a failure, if it `warns`."""
         xp = namespace_of(B)
         dtype = xp.result_type(self.A.dtype, B.dtype) if not self.A.is_neutral else B.dtype
         # half precision is summed in single

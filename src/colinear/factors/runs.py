@@ -15,12 +15,10 @@ from ..methods.iterate import Outcome, described
 from ..methods.loop import Monitor
 from ..methods.svrg import Terms
 from ..operators import LinearOperator, Product
-from ..operators.context import Context
 from ..operators.terms import NOT_A_SUM, minibatch, term_count
-from ..operators.tree import memo
 from ..properties import POSITIVE_SEMIDEFINITE
 from ..status import Status, combine, deliver, failed
-from .inverse import TURNED
+from .inverse import TURNED, inverse_context, shape_of
 
 # Iterations that multiply with operators whose products are iterations themselves: is the answer
 # judged by products that failed?
@@ -224,21 +222,19 @@ def sampled_terms(A: LinearOperator, method: Any, squared: bool | None = None) -
     A = A.to(dtype=A.xp.float32) if getattr(A.dtype, "itemsize", 0) == 2 else A
     count = term_count(A)
     squared = not A.properties & POSITIVE_SEMIDEFINITE if squared is None else squared
-    if count < 2 and squared and A._has_rows:
-        whole: LinearOperator = Product(A.H, A)
-        count, product = term_count(whole), lambda indices, X: minibatch(whole, indices) @ X
-    elif count < 2:
-        raise MethodError(
-            f"{method.name}: {A!r} {NOT_A_SUM}; or use CG(), which needs products with A alone."
-        )
-    elif squared:
-        whole = A
+    whole = A
+    if count < 2:
+        if not (squared and A._has_rows):
+            raise MethodError(
+                f"{method.name}: {A!r} {NOT_A_SUM}; or use CG(), which needs products with A alone."
+            )
+        whole = Product(A.H, A)
+        count = term_count(whole)
 
-        def product(indices: Array, X: Array) -> Array:
-            some = minibatch(A, indices)
-            return some.H @ (some @ X)
-    else:
-        whole, product = A, lambda indices, X: minibatch(A, indices) @ X
+    def product(indices: Array, X: Array) -> Array:
+        some = minibatch(whole, indices)
+        return some.H @ (some @ X) if squared and whole is A else some @ X
+
     size = method.batch_of(count)
     if size > count:
         raise ValueError(
@@ -264,18 +260,11 @@ class Seeded(LinearOperator):
     A: LinearOperator
     numbers: Array
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.A.shape
-
-    @memo
-    def _context(self) -> Context:
-        return self.A._context
+    shape, _context = shape_of("A"), inverse_context
+    _transpose, _adjoint, _conj = TURNED
 
     def _infer(self) -> int:
         return self.A.properties
-
-    _transpose, _adjoint, _conj = TURNED
 
     def _matmat(self, X: Array) -> Array:
         return self.A @ X

@@ -49,8 +49,8 @@ class FourierFactor(LinearOperator):
 
     @memo
     def _context(self) -> Context:
-        backend, dtype, device = context_of("FourierFactor", (self.symbol,))
-        return Context(backend, self.xp.real_dtype(dtype) if self.real else dtype, device)
+        own = context_of("FourierFactor", (self.symbol,))
+        return own._replace(dtype=self.xp.real_dtype(own.dtype)) if self.real else own
 
     @memo
     def xp(self) -> Any:

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..shared import by_name, diagonal, extreme_scale, fft, half, ifft, is_compiling
+from ..shared import by_name, diagonal, extreme_scale, fft, half, ifft
+from ..shared import never as is_compiling
 
 # names that mean here what they mean to all
 # isort: off
@@ -101,9 +102,7 @@ def adopt(x: np.ndarray, device: Any) -> jax.Array:
 
 def astype(x: Any, dtype: Any) -> jax.Array:
     dtype = dtype_from(dtype)
-    if jnp.issubdtype(x.dtype, jnp.complexfloating) and not jnp.issubdtype(
-        dtype, jnp.complexfloating
-    ):
+    if is_complex(x) and not is_complex(dtype):
         x = x.real  # JAX warns that it discards the imaginary part
     return x.astype(dtype)
 
@@ -173,8 +172,7 @@ def usual_device() -> Any:
     return jax.config.jax_default_device or jax.devices()[0]
 
 
-def copy(x: Any) -> jax.Array:
-    return jnp.array(x)
+copy = jnp.array
 
 
 def own(x: Any, lenders: Any) -> jax.Array:
@@ -346,14 +344,8 @@ def generator(seed: Any) -> Any:
     return jax.random.key(seed)
 
 
-def split(gen: Any, n: int = 2) -> list[Any]:
-    """`n` independent keys."""
-    return list(jax.random.split(gen, n))
-
-
-def fold_in(gen: Any, i: Any) -> Any:
-    """The source of the i-th block of numbers: a key of its own."""
-    return jax.random.fold_in(gen, i)
+split = jax.random.split  # independent keys, two or as many as are asked for
+fold_in = jax.random.fold_in  # the source of the i-th block of numbers: a key of its own
 
 
 def _drawn(draw: Callable) -> Callable:
@@ -361,8 +353,7 @@ def _drawn(draw: Callable) -> Callable:
 
     @functools.wraps(draw)
     def drawn(gen: Any, shape: Any, dtype: Any = jnp.float64, device: Any = None) -> jax.Array:
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        return to_device(draw(gen, shape, dtype_from(dtype)), device)
+        return to_device(draw(gen, tuple(shape), dtype_from(dtype)), device)
 
     return drawn
 

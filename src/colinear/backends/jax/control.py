@@ -57,25 +57,8 @@ def loop_map(f: Callable, *arrays: Any) -> jax.Array:
 # --------------------------------------------------------------------------------------------------
 
 
-def register_pytree(cls: type, flatten: Callable, unflatten: Callable) -> None:
-    """Make `cls` a tree: `flatten(x) -> (children, static)`, `unflatten(static, children) -> x`."""
-    jax.tree_util.register_pytree_node(cls, flatten, unflatten)
-
-
-def tree_map(f: Callable, tree: Any, *rest: Any) -> Any:
-    """Apply `f` to the leaves of one tree, or of several of the same structure. None is an empty
-    tree."""
-    return jax.tree.map(f, tree, *rest)
-
-
-def jit(f: Any) -> Any:
-    """`f` compiled, once for each shape and dtype of its arguments."""
-    return jax.jit(f)
-
-
-def synchronize(x: Any) -> Any:
-    """`x`, once it has been computed."""
-    return jax.block_until_ready(x)
+register_pytree, tree_map = jax.tree_util.register_pytree_node, jax.tree.map
+jit, synchronize = jax.jit, jax.block_until_ready
 
 
 def map_on_host(f: Callable, X: Any, *others: Any) -> Any:

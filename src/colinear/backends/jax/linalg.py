@@ -17,6 +17,7 @@ from .. import jax as xp
 from ..numpy import control as _recurrences
 from ..numpy import linalg as _numpy_linalg
 from ..shared import (
+    by_columns,
     cholesky_solve,
     common,
     eigen_solve,
@@ -115,12 +116,7 @@ def ldl_factor(A: Array) -> tuple[Array, ...]:
     return vectors, values
 
 
-_eigen_solve = half(eigen_solve)
-
-
-def ldl_solve(factors: tuple[Array, ...], B: Array) -> Array:
-    """Solve A X = B from `ldl_factor(A)`; B is (*batch, n, k)."""
-    return _eigen_solve(*factors, B)
+ldl_solve = half(eigen_solve)
 
 
 # orthogonal and spectral
@@ -218,10 +214,8 @@ def solve_triangular(
         conjugate_a=adjoint,
         unit_diagonal=unit_diagonal,
     )
-    if A.ndim == 2 and B.ndim > 2:  # one matrix, many right sides: they are columns of one
-        columns = jnp.moveaxis(B, -2, 0)
-        X = solve(A, columns.reshape(len(A), math.prod(columns.shape[1:])))
-        return jnp.moveaxis(X.reshape(columns.shape), 0, -2)
+    if A.ndim == 2 and B.ndim > 2:
+        return by_columns(functools.partial(solve, A), B)
     return solve(*_spread((2, 2), A, B))
 
 
@@ -286,8 +280,7 @@ def _with_values(function: Callable) -> Callable[[Callable], Callable]:
             ):
                 return scanned(*arguments, **options)
             found = function(*jax.tree.map(np.asarray, arguments), **options)
-            device = xp.device_of(arrays[0])
-            return jax.tree.map(lambda x: jax.device_put(jnp.asarray(x), device), found)
+            return jax.device_put(found, xp.device_of(arrays[0]))
 
         return wrapped
 
@@ -338,26 +331,24 @@ def solve_triangular_sum(triangles: tuple[Array, ...], B: Array, adjoint: bool =
 
 
 @_with_values(_recurrences.solve_shifted)
-def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> tuple[Array, Array]:
-    """Solve (T_11 - t I) Y = c R for upper triangular T, or with the adjoint, where t is the entry
-    of its diagonal at `places`, one for each column, and T_11 what is above and before it; Y has
-    zeros from there on. Returns Y and c.
+def solve_shifted(T: Array, places: Array, R: Array) -> tuple[Array, Array]:
+    """Solve (T_11 - t I) Y = c R for upper triangular T, where t is the entry of its diagonal at
+    `places`, one for each column, and T_11 what is above and before it; Y has zeros from there
+    on. Returns Y and c.
 
     As LAPACK's trevc: a gap that is too small to divide by is taken to be eps |T|, and columns that
     grow are scaled down.
     """
     (T, R), n = common(T, R), T.shape[-1]
     T, places, R = _spread((2, 1, 2), T, places, R)
-    T = _adjoint(xp, jnp.triu(T)) if adjoint else jnp.triu(T)
-    t, eps = jnp.diagonal(T, 0, -2, -1), float(jnp.finfo(T.dtype).eps)
-    strict, values = (
-        T - t[..., None] * jnp.eye(n, dtype=T.dtype),
-        jnp.take_along_axis(t, places, -1),
+    strict, t = jnp.triu(T, 1), jnp.diagonal(T, 0, -2, -1)
+    values, eps = jnp.take_along_axis(t, places, -1), float(jnp.finfo(T.dtype).eps)
+    least = eps * jnp.max(jnp.abs(jnp.triu(T)), (-2, -1))[..., None] + float(
+        np.finfo(np.float32).tiny
     )
-    least = eps * jnp.max(jnp.abs(T), (-2, -1))[..., None] + float(np.finfo(np.float32).tiny)
 
     def step(m: Any, state: tuple) -> tuple:
-        i, (Y, c) = m if adjoint else n - 1 - m, state
+        i, (Y, c) = n - 1 - m, state
         y = c * R[..., i, :] - (strict[..., i, None, :] @ Y)[..., 0, :]
         gap = t[..., i, None] - values
         y = jnp.where(places > i, y / jnp.where(jnp.abs(gap) < least, -least, gap), 0)

@@ -13,7 +13,17 @@ from typing import Any
 import numpy as np
 
 from ...errors import BackendError, DeviceError
-from ..shared import diagonal, extreme_scale, fold_in, half, is_compiling, staged
+from ..shared import (
+    _lapack,
+    _over_batch,
+    by_columns,
+    diagonal,
+    extreme_scale,
+    fold_in,
+    half,
+    itself,
+    never,
+)
 
 # names that mean here what they mean to all
 # isort: off
@@ -43,9 +53,7 @@ complex64 = np.dtype(np.complex64)
 complex128 = np.dtype(np.complex128)
 
 
-def dtype_from(dtype: Any) -> Any:
-    """The dtype called `dtype` ("float32"), or `dtype` itself."""
-    return np.dtype(dtype)
+dtype_from = np.dtype  # the dtype of this name ("float32"), or a dtype itself
 
 
 def dtype_name(dtype: Any) -> str:
@@ -118,29 +126,10 @@ def own(x: Any, lenders: Any) -> np.ndarray:
     return np.array(x)
 
 
-def peek(x: Any) -> Any:
-    """The value if it can be seen now without cost, else None: in NumPy always the value."""
-    return x
-
-
-def is_on_device(x: Any) -> builtins.bool:
-    """Whether x is on a device, for which a look at its values must wait: in NumPy never."""
-    return False
-
-
-def fetch(arrays: Any) -> list[np.ndarray]:
-    """The values of several arrays on the host."""
-    return list(arrays)
-
-
-def is_traced(x: Any) -> builtins.bool:
-    """Whether values cannot be seen: in NumPy they always can."""
-    return False
-
-
-def is_differentiated(*arrays: Any) -> builtins.bool:
-    """Whether derivatives of what is computed from these are recorded."""
-    return False
+# Values are on the host, can be seen, and have no derivatives.
+peek = staged = itself
+fetch = list
+is_on_device = is_traced = is_differentiated = is_compiling = never
 
 
 # arithmetic and products
@@ -166,17 +155,9 @@ def make_diagonal(d: Any) -> np.ndarray:
     return out
 
 
-_axpy: dict[Any, Any] = {}  # BLAS's, by dtype
-
-
 def axpy(a: Any, x: Any, y: Any) -> Any:
     """y + a x for vectors, written over y (which must be contiguous) where the framework can."""
-    found = _axpy.get(y.dtype.char)
-    if found is None:
-        from scipy.linalg import get_blas_funcs
-
-        found = _axpy[y.dtype.char] = get_blas_funcs("axpy", (y,))
-    return found(x, y, a=a)
+    return _lapack("axpy", y.dtype.char, "blas")(x, y, a=a)
 
 
 def xpby(x: Any, b: Any, y: Any) -> Any:
@@ -257,23 +238,12 @@ fft, ifft, fftn, ifftn, rfftn, irfftn = (
 def sparse_matmul(data: Any, structure: Any, X: Any) -> np.ndarray:
     """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) ->
     (*batch, m, k)."""
-    m, n = structure.shape
     # a vector too, which SciPy multiplies faster than a block of one
     if data.ndim == 1 and X.ndim <= 2:
         return _csr(data, structure) @ X
-    if data.ndim == 1:  # one matrix, many right sides: they are columns of one
-        columns = np.moveaxis(X, -2, 0)
-        product = _csr(data, structure) @ columns.reshape(n, math.prod(columns.shape[1:]))
-        return np.moveaxis(product.reshape(m, *columns.shape[1:]), 0, -2)
-    batch = np.broadcast_shapes(data.shape[:-1], X.shape[:-2])
-    out = np.empty((*batch, m, X.shape[-1]), np.result_type(data, X))
-    data, X = (
-        np.broadcast_to(data, (*batch, data.shape[-1])),
-        np.broadcast_to(X, (*batch, *X.shape[-2:])),
-    )
-    for index in np.ndindex(batch):
-        out[index] = _csr(data[index], structure) @ X[index]
-    return out
+    if data.ndim == 1:
+        return by_columns(_csr(data, structure).__matmul__, X)
+    return _over_batch(1, 2)(lambda data, X: _csr(data, structure) @ X)(data, X)
 
 
 def _csr(data: Any, structure: Any) -> Any:
@@ -303,10 +273,9 @@ def sparse_array(data: Any, structure: Any) -> Any:
 
 def scatter_add(x: Any, index: Any, values: Any, axis: int = 0) -> np.ndarray:
     """Add `values[..., i, ...]` to `x[..., index[i], ...]`; indices that repeat add up."""
-    out = np.array(x, np.result_type(x, values))
-    values = np.broadcast_to(
-        values, (*x.shape[: axis % x.ndim], len(index), *x.shape[axis % x.ndim + 1 :])
-    )
+    out, shape = np.array(x, np.result_type(x, values)), list(x.shape)
+    shape[axis] = len(index)
+    values = np.broadcast_to(values, shape)
     np.add.at(np.moveaxis(out, axis, 0), index, np.moveaxis(values, axis, 0))
     return out
 
@@ -368,10 +337,9 @@ def rademacher(
 ) -> np.ndarray:
     """Signs, +1 or -1; if complex, 1, i, -1 or -i."""
     if np.dtype(dtype).kind != "c":  # from single bits: a twentieth of the time of integers
-        size = math.prod((shape,) if isinstance(shape, int) else shape)
-        signs = np.unpackbits(np.frombuffer(gen.bytes(-(-size // 8)), np.uint8), count=size).astype(
-            dtype
-        )
+        size = math.prod(shape)
+        octets = np.frombuffer(gen.bytes(-(-size // 8)), np.uint8)
+        signs = np.unpackbits(octets, count=size).astype(dtype)
         signs *= 2
         signs -= 1
         return signs.reshape(shape)

@@ -4,7 +4,7 @@ raise."""
 from __future__ import annotations
 
 import builtins
-import itertools
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -13,7 +13,7 @@ import numpy as np
 import scipy
 
 from ...errors import BackendError
-from ..shared import _lapack, common, fori_loop, half, jit, loop_map, scan
+from ..shared import _lapack, common, fori_loop, half, itself, loop_map, scan
 from ..shared import scan_recurrence as linear_recurrence
 from .linalg import solve_triangular
 
@@ -65,13 +65,7 @@ def custom_derivative(f: Callable, *rules: Any, **named: Any) -> Callable:
     return f
 
 
-def stop_gradient(x: Any) -> Any:
-    return x
-
-
-def checkpoint(f: Callable) -> Callable:
-    """`f`, of which derivatives compute the intermediate values again instead of keeping them."""
-    return f
+stop_gradient = checkpoint = jit = synchronize = itself
 
 
 def hoist(f: Callable, examples: Any, axes: Any = ()) -> tuple[Callable, tuple]:
@@ -79,18 +73,9 @@ def hoist(f: Callable, examples: Any, axes: Any = ()) -> tuple[Callable, tuple]:
     return f, ()
 
 
-def vmap(f: Callable, in_axes: Any = 0) -> Callable:
-    """`f` over a leading axis of its arguments (those whose axis is not None), by a Python loop."""
-
-    def mapped(*arguments: Any) -> Any:
-        axes = in_axes if isinstance(in_axes, tuple | list) else (in_axes,) * len(arguments)
-        elements = [
-            itertools.repeat(x) if axis is None else np.moveaxis(x, axis, 0)
-            for x, axis in zip(arguments, axes, strict=True)
-        ]
-        return tree_map(lambda *found: np.stack(found), *map(f, *elements))
-
-    return mapped
+def vmap(f: Callable) -> Callable:
+    """`f` over the leading axis of its arguments, by a Python loop."""
+    return functools.partial(loop_map, f)
 
 
 # trees, warnings
@@ -134,11 +119,6 @@ def warn_later(
     return result
 
 
-def synchronize(x: Any) -> Any:
-    """`x`, once it has been computed."""
-    return x
-
-
 def linear_rule(rule: Any, x: tuple, constants: tuple = (), like: tuple | None = None) -> tuple:
     """`rule.apply(x, constants)`, a tuple of arrays linear in those of the tuple x; derivatives
     are for other frameworks."""
@@ -177,12 +157,13 @@ def tridiagonal_pivots(d: Array, s: Array) -> Array:
     S = np.zeros_like(D)  # s_(i-1) beside d_i: zero at the beginning of each matrix
     S[:, 1:] = np.broadcast_to(s, (*batch, n - 1)).reshape(len(D), n - 1)
     with np.errstate(all="ignore"):
+        p = np.array(np.nan)
         if D.dtype == np.float64 and D.size > 1 and S.min() >= 0:
             p, _, failure = scipy.linalg.lapack.dpttrf(D.ravel(), np.sqrt(S.ravel()[1:]))
-            if not failure and np.isfinite(p).all():
-                return p.reshape(*batch, n).astype(d.dtype)
-        p = _pivots_of_many(D, S) if len(D) > FEW_MATRICES else np.array(list(map(_pivots, D, S)))
-        return p.reshape(*batch, n).astype(d.dtype)
+            p = p * np.nan if failure else p
+        if not np.isfinite(p).all():
+            p = _pivots_of_many(D, S) if len(D) > FEW_MATRICES else np.array([*map(_pivots, D, S)])
+    return p.reshape(*batch, n).astype(d.dtype)
 
 
 def _pivots(d: Array, s: Array) -> list[Any]:

@@ -15,7 +15,16 @@ import numpy as np
 import scipy
 
 from .. import shared
-from ..shared import _lapack, _nan_on_failure, _over_batch, common, half, lu_parity, lu_substitute
+from ..shared import (
+    _lapack,
+    _nan_on_failure,
+    _over_batch,
+    by_columns,
+    common,
+    half,
+    lu_parity,
+    lu_substitute,
+)
 
 Array = Any
 
@@ -221,18 +230,15 @@ def ldl_factor(A: Array) -> tuple[Array, ...]:
     return _lapack(kind, A.dtype.char)(A, lower=1, lwork=int(work.real))[:2]
 
 
-def ldl_solve(factors: tuple[Array, ...], B: Array) -> Array:
-    """Solve A X = B from `ldl_factor(A)`; B is (*batch, n, k)."""
-    is_packed = factors[1].dtype.kind == "i"
-    return _ldl_solve(*factors, B) if is_packed else _eigen_solve(*factors, B)
-
-
-_eigen_solve = half(shared.eigen_solve)
-
-
 @half
+def ldl_solve(packed: Array, pivots: Array, B: Array) -> Array:
+    """Solve A X = B from `ldl_factor(A)`; B is (*batch, n, k)."""
+    is_packed = pivots.dtype.kind == "i"
+    return (_packed_solve if is_packed else shared.eigen_solve)(packed, pivots, B)
+
+
 @_over_batch(2, 1, 2)
-def _ldl_solve(packed: Array, pivots: Array, B: Array) -> Array:
+def _packed_solve(packed: Array, pivots: Array, B: Array) -> Array:
     packed, B = common(packed, B)
     if B.size == 0:
         return B.copy()
@@ -253,7 +259,11 @@ def qr(A: Array) -> tuple[Array, Array]:
     """Factor A = Q R, reduced."""
     if A.ndim > 2 or A.size == 0:
         return np.linalg.qr(A)
-    reflectors, scales = _reflectors(A)
+    # LAPACK at once: NumPy's way there copies twice
+    work, _ = _lapack("geqrf_lwork", A.dtype.char)(*A.shape)
+    reflectors, scales, *_ = _lapack("geqrf", A.dtype.char)(
+        np.array(A, order="F"), lwork=int(work.real), overwrite_a=1
+    )
     k = len(scales)
     form = _lapack("ungqr" if A.dtype.kind == "c" else "orgqr", A.dtype.char)
     work = form(reflectors[:, :k], scales, lwork=-1)[1]
@@ -265,19 +275,7 @@ def qr(A: Array) -> tuple[Array, Array]:
 @half
 def qr_triangle(A: Array) -> Array:
     """R of A = Q R, without Q."""
-    if A.ndim > 2 or A.size == 0:
-        return np.linalg.qr(A, "r")
-    return np.triu(_reflectors(A)[0][: min(A.shape)])
-
-
-def _reflectors(A: Array) -> tuple[Array, Array]:
-    """Householder's reflectors and R in one array, by LAPACK at once: NumPy's way there copies
-    twice."""
-    work, _ = _lapack("geqrf_lwork", A.dtype.char)(*A.shape)
-    packed, scales, *_ = _lapack("geqrf", A.dtype.char)(
-        np.array(A, order="F"), lwork=int(work.real), overwrite_a=1
-    )
-    return packed, scales
+    return np.linalg.qr(A, "r")
 
 
 @half
@@ -344,10 +342,8 @@ def solve_triangular(
     batch = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
     if B.size == 0 or 0 in batch:
         return np.zeros((*batch, *B.shape[-2:]), B.dtype)
-    if A.ndim == 2 and B.ndim > 2:  # one matrix, many right sides: they are columns of one
-        columns = np.moveaxis(B, -2, 0)
-        X = _trsm(A, columns.reshape(len(A), -1), lower, unit_diagonal)
-        return np.moveaxis(X.reshape(columns.shape), 0, -2)
+    if A.ndim == 2 and B.ndim > 2:
+        return by_columns(lambda B: _trsm(A, B, lower, unit_diagonal), B)
     if A.ndim == 2:
         return _trsm(A, B, lower, unit_diagonal)
     if np.prod(batch) > A.shape[-1] and A.shape[-1] < LARGE:
@@ -367,9 +363,8 @@ def _trsm(A: Array, B: Array, lower: bool, unit: bool) -> Array:
 def _substitute_together(A: Array, B: Array, lower: bool, unit: bool) -> Array:
     """Substitute one row of all systems at a time."""
     n = A.shape[-1]
-    X = np.array(
-        np.broadcast_to(B, (*np.broadcast_shapes(A.shape[:-2], B.shape[:-2]), *B.shape[-2:]))
-    )
+    batch = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
+    X = np.array(np.broadcast_to(B, (*batch, *B.shape[-2:])))
     with np.errstate(divide="ignore", invalid="ignore"):
         for i in range(n) if lower else range(n - 1, -1, -1):
             known = slice(0, i) if lower else slice(i + 1, n)
@@ -387,24 +382,22 @@ def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Arra
     A batch is one long system whose parts are not coupled. NaN where the matrix is exactly
     singular.
     """
-    lower, diag, upper, B = common(lower, diag, upper, B)
+    given = lower, diag, upper, B = common(lower, diag, upper, B)
     batch = np.broadcast_shapes(lower.shape[:-1], diag.shape[:-1], upper.shape[:-1], B.shape[:-2])
-    n, k = B.shape[-2:]
-    gtsv = _lapack("gtsv", B.dtype.char)
-    if not batch and n > 1 and k:
-        *_, X, failure = gtsv(lower, diag, upper, B)
-        return np.full_like(B, np.nan) if failure else X
-    below, above = np.zeros((2, *batch, n), B.dtype)
-    below[..., : n - 1], above[..., : n - 1] = lower, upper
-    diag, B = np.broadcast_to(diag, (*batch, n)), np.broadcast_to(B, (*batch, n, k))
+    if batch:
+        B = np.broadcast_to(B, (*batch, *B.shape[-2:]))
+        joined = np.zeros((3, *batch, B.shape[-2]), B.dtype)
+        joined[0, ..., :-1], joined[1], joined[2, ..., :-1] = lower, diag, upper
+        below, diag, above = joined.reshape(3, -1)
+        lower, upper = below[:-1], above[:-1]
     if B.size == 0:
         return B.copy()
     if diag.size == 1:
         with np.errstate(divide="ignore", invalid="ignore"):
-            return B / diag[..., None]
-    *_, X, failure = gtsv(below.ravel()[:-1], diag.ravel(), above.ravel()[:-1], B.reshape(-1, k))
+            return B / diag
+    *_, X, failure = _lapack("gtsv", B.dtype.char)(lower, diag, upper, B.reshape(-1, B.shape[-1]))
     if failure and batch:
-        return _over_batch(1, 1, 1, 2)(solve_tridiagonal)(below[..., :-1], diag, above[..., :-1], B)
+        return _over_batch(1, 1, 1, 2)(solve_tridiagonal)(*given)
     return np.full_like(B, np.nan) if failure else X.reshape(B.shape)
 
 

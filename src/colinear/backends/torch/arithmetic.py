@@ -207,10 +207,9 @@ fftn, ifftn, rfftn, irfftn = map(
 
 def scatter_add(x: Any, index: Any, values: Any, axis: int = 0) -> torch.Tensor:
     """Add `values[..., i, ...]` to `x[..., index[i], ...]`; indices that repeat add up."""
-    index, axis = _index(index, x), axis % x.ndim
-    dtype = torch.promote_types(x.dtype, values.dtype)
-    values = values.to(dtype).expand(*x.shape[:axis], len(index), *x.shape[axis + 1 :])
-    return x.to(dtype).index_add(axis, index % builtins.max(x.shape[axis], 1), values)
+    (x, values), index, shape = common(x, values), _index(index, x), list(x.shape)
+    shape[axis] = len(index)
+    return x.index_add(axis, index % builtins.max(x.shape[axis], 1), values.expand(shape))
 
 
 def set_at(x: Any, key: Any, values: Any) -> torch.Tensor:

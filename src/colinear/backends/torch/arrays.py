@@ -13,7 +13,8 @@ import torch.utils.checkpoint
 from torch._C import _functorch
 from torch.autograd import forward_ad
 
-from ..shared import by_name, fold_in, staged
+from ..shared import by_name, fold_in
+from ..shared import itself as staged  # what is computed from values can be seen too
 
 name = "torch"
 is_functional = False  # whether arrays are never written over, and loops are compiled
@@ -72,11 +73,9 @@ def _outrank(higher: torch.dtype | None, lower: torch.dtype | None) -> Any:
         return higher
     if higher.is_floating_point:
         return complex_dtype(higher)
-    return (
-        torch.promote_types(higher, lower)
-        if higher is bool or lower.is_floating_point or lower.is_complex
-        else higher
-    )
+    if higher is bool or lower.is_floating_point or lower.is_complex:
+        return torch.promote_types(higher, lower)
+    return higher
 
 
 def _dtype_of_number(x: Any) -> torch.dtype:
@@ -84,21 +83,11 @@ def _dtype_of_number(x: Any) -> torch.dtype:
         return bool
     if isinstance(x, int):
         return torch.int64
-    return (
-        torch.get_default_dtype()
-        if isinstance(x, float)
-        else complex_dtype(torch.get_default_dtype())
-    )
+    return default_float() if isinstance(x, float) else complex_dtype(default_float())
 
 
 def _dtype(x: Any) -> torch.dtype:
-    return (
-        x
-        if isinstance(x, torch.dtype)
-        else x.dtype
-        if isinstance(x, torch.Tensor)
-        else result_type(x)
-    )
+    return x if isinstance(x, torch.dtype) else result_type(x)
 
 
 def is_complex(x: Any) -> builtins.bool:
@@ -131,8 +120,7 @@ def eps(dtype: Any) -> float:
     return torch.finfo(dtype_from(dtype)).eps
 
 
-def default_float() -> torch.dtype:
-    return torch.get_default_dtype()
+default_float = torch.get_default_dtype
 
 
 # arrays
@@ -341,11 +329,9 @@ def peek(x: Any) -> Any:
         if not torch.compiler.is_compiling() and _functorch.peek_interpreter_stack() is None:
             return None if is_on_device(x) else x.numpy(force=True)  # nothing is in the way
     x = _values(x)
-    return (
-        None
-        if x is None or x.device.type not in HOSTS or x.layout != torch.strided
-        else to_numpy(x)
-    )
+    if x is None or x.device.type not in HOSTS or x.layout != torch.strided:
+        return None
+    return to_numpy(x)
 
 
 def is_traced(x: Any) -> builtins.bool:
@@ -388,7 +374,6 @@ def _draw(
 ) -> torch.Tensor:
     # Inside vmap torch refuses random numbers unless told how they vary; ours are the same for
     # every element, as in JAX.
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
     dtype = None if dtype is None else dtype_from(dtype)
     with torch._C._DisableFuncTorch():
         return _moved(draw(shape, generator=gen, dtype=dtype, device=gen.device), device)
@@ -405,13 +390,11 @@ def rademacher(
     """Signs, +1 or -1; if complex, 1, i, -1 or -i."""
     dtype = default_float() if dtype is None else dtype_from(dtype)
     if not dtype.is_complex:  # from single bits: a third of the time of integers
-        size = math.prod((shape,) if isinstance(shape, int) else shape)
-        octets = _draw(
-            functools.partial(torch.randint, 256), gen, (-(-size // 8),), torch.uint8, device
-        )
+        size = math.prod(shape)
+        draw = functools.partial(torch.randint, 256)
+        octets = _draw(draw, gen, (-(-size // 8),), torch.uint8, device)
         bits = (octets[:, None] >> torch.arange(8, dtype=torch.uint8, device=octets.device)) & 1
         return (1 - 2 * bits.reshape(-1)[:size].to(dtype)).reshape(shape)
+    draw = functools.partial(torch.randint, 4)
     values = _moved(torch.tensor([1, 1j, -1, -1j], dtype=dtype), device)
-    return values[
-        _draw(functools.partial(torch.randint, len(values)), gen, shape, torch.int64, device)
-    ]
+    return values[_draw(draw, gen, shape, torch.int64, device)]

@@ -108,13 +108,9 @@ def ldl_factor(A: Array) -> tuple[Array, ...]:
     return tuple(torch.linalg.ldl_factor_ex(A, hermitian=A.is_complex())[:2])
 
 
-def ldl_solve(factors: tuple[Array, ...], B: Array) -> Array:
-    """Solve A X = B from `ldl_factor(A)`; B is (*batch, n, k)."""
-    return _ldl_solve(*factors, B)
-
-
 @half
-def _ldl_solve(packed: Array, pivots: Array, B: Array) -> Array:
+def ldl_solve(packed: Array, pivots: Array, B: Array) -> Array:
+    """Solve A X = B from `ldl_factor(A)`; B is (*batch, n, k)."""
     packed, B = common(packed, B)
     if pivots.is_floating_point():
         return eigen_solve(packed, pivots, B)
@@ -371,9 +367,8 @@ def _shifted_solver(adjoint: bool) -> Any:
         return _sum_to(G, T.shape), None, _sum_to(c[..., None, :] * W, R.shape)
 
     def like(T: Array, places: Array, R: Array) -> tuple[Array, Array]:
-        batch = torch.broadcast_shapes(T.shape[:-2], places.shape[:-1], R.shape[:-2])
-        c = R.new_empty((*batch, R.shape[-1]), dtype=R.abs().dtype)
-        return R.new_empty((*batch, *R.shape[-2:])), c
+        Y = torch.empty_like(T[..., 0, :, None] * places[..., None, :] * R)
+        return Y, Y.abs().sum(-2)
 
     solve = functools.partial(_recurrences.solve_shifted, adjoint=adjoint)
     return _by_host(solve, like, (2, 1, 2), jvp, vjp)
@@ -382,12 +377,12 @@ def _shifted_solver(adjoint: bool) -> Any:
 _solve_shifted = {adjoint: _shifted_solver(adjoint) for adjoint in (False, True)}
 
 
-def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> tuple[Array, Array]:
-    """Solve (T_11 - t I) Y = c R for upper triangular T, or with the adjoint, where t is the entry
-    of its diagonal at `places`, one for each column, and T_11 what is above and before it; Y has
-    zeros from there on. Returns Y and c, which keeps Y from overflowing: a constant."""
+def solve_shifted(T: Array, places: Array, R: Array) -> tuple[Array, Array]:
+    """Solve (T_11 - t I) Y = c R for upper triangular T, where t is the entry of its diagonal at
+    `places`, one for each column, and T_11 what is above and before it; Y has zeros from there
+    on. Returns Y and c, which keeps Y from overflowing: a constant."""
     T, R = common(T, R)
-    return _solve_shifted[adjoint](T, places, R)
+    return _solve_shifted[False](T, places, R)
 
 
 linear_recurrence = shared.double_recurrence

@@ -177,25 +177,25 @@ def _is_free(f: Any) -> bool:
 
 def _inside(value: Any) -> Sequence[Any] | None:
     """What a value is made of, or None where that is not known."""
-    if isinstance(value, torch.Tensor):
-        return None if _has_derivatives(value) else ()
-    if isinstance(value, (tuple, list, set, frozenset)):
-        return tuple(value)
-    if isinstance(value, dict):
-        return tuple(value.values())
-    if isinstance(value, functools.partial):
-        return value.func, value.args, value.keywords
-    if isinstance(value, types.FunctionType):
-        return _inside_function(value)
-    if isinstance(value, types.MethodType):
-        return value.__self__, value.__func__
-    if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
-        return () if isinstance(value.__self__, types.ModuleType | None) else (value.__self__,)
-    if isinstance(value, (types.ModuleType, type)):
-        return () if _is_of_library(value) else None
-    if hasattr(type(value), "_matmat"):
-        return tuple(value.leaves())
-    return () if isinstance(value, (np.ufunc, torch.Size)) else None
+    for kind, parts in _PARTS.items():
+        if isinstance(value, kind):
+            return parts(value)
+    return tuple(value.leaves()) if hasattr(type(value), "_matmat") else None
+
+
+_PARTS: dict[Any, Callable[[Any], Sequence[Any] | None]] = {
+    torch.Tensor: lambda x: None if _has_derivatives(x) else (),
+    tuple | list | set | frozenset: tuple,
+    dict: lambda x: tuple(x.values()),
+    functools.partial: lambda f: (f.func, f.args, f.keywords),
+    types.FunctionType: lambda f: _inside_function(f),
+    types.MethodType: lambda f: (f.__self__, f.__func__),
+    types.BuiltinFunctionType | types.MethodWrapperType: lambda f: (
+        () if isinstance(f.__self__, types.ModuleType) else (f.__self__,)
+    ),
+    types.ModuleType | type: lambda x: () if _is_of_library(x) else None,
+    np.ufunc: lambda f: (),
+}
 
 
 def _inside_function(f: types.FunctionType) -> Sequence[Any]:
@@ -248,28 +248,30 @@ class _Watcher(importlib.abc.MetaPathFinder):
 
             def execute_and_repair(module: Any) -> None:
                 execute(module)
-                _repair(module)
+                _repair()
 
             spec.loader.exec_module = execute_and_repair  # type: ignore[method-assign]
         return spec
 
 
-def _repair(module: Any) -> None:
-    table = getattr(module, "BUILTIN_TO_TENSOR_RFN_MAP", None)
-    if table is not None:
-        table.setdefault(operator.matmul, torch.Tensor.__rmatmul__)
+def _table() -> dict[Any, Any]:
+    """The compiler's reversed methods; nothing where it is not imported, or has no such table."""
+    return getattr(sys.modules.get(_MODULE), "BUILTIN_TO_TENSOR_RFN_MAP", {})
+
+
+def _repair() -> None:
+    _table().setdefault(operator.matmul, torch.Tensor.__rmatmul__)
 
 
 def sides_are_known() -> bool:
     """Whether the compiler tells `A @ x` from `x @ A`: its table has the entry."""
-    table = getattr(sys.modules.get(_MODULE), "BUILTIN_TO_TENSOR_RFN_MAP", {})
-    return operator.matmul in table
+    return operator.matmul in _table()
 
 
 sides_are_known._dynamo_marked_constant = True  # type: ignore[attr-defined]  # traced code calls it once
 
 if _MODULE in sys.modules:
-    _repair(sys.modules[_MODULE])
+    _repair()
 else:
     sys.meta_path.insert(0, _Watcher())
 

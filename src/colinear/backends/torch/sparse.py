@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..shared import common, half
+from ..shared import by_columns, common, half
 from .arrays import asarray
 from .derivatives import custom_derivative, is_differentiated
 
@@ -67,10 +67,8 @@ def _multiply(data: Array, structure: Any, X: Array) -> Array:
         return _gather_and_add(data, structure, X)
     if data.ndim == 1 and X.ndim == 2:  # an iteration's: 60 us are a fifth of it
         return _csr_product(data, structure, X)
-    if data.ndim == 1:  # one matrix, many right sides: they are columns of one
-        spread = X.movedim(-2, 0)
-        product = _csr_product(data, structure, spread.reshape(len(spread), -1))
-        return product.reshape(-1, *spread.shape[1:]).movedim(0, -2)
+    if data.ndim == 1:
+        return by_columns(lambda X: _csr_product(data, structure, X), X)
     if data.shape[-1] * X.shape[-1] < 2000:  # where a call costs more than its work
         return _gather_and_add(data, structure, X)
     batch = torch.broadcast_shapes(data.shape[:-1], X.shape[:-2])
