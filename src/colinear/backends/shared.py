@@ -15,6 +15,9 @@ from . import adjoint, namespace_of, places_like, positive_or_one, zeros_like
 
 Array = Any
 
+# of arrays that NumPy computes with for other frameworks
+LENT_DTYPES = "float32 float64 complex64 complex128 int32 int64 bool".split()
+
 
 # Loops of the frameworks that run at once.
 

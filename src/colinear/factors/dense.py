@@ -294,10 +294,11 @@ class UnitaryChain(LinearOperator):
         start, rows = X[..., :lapping, :], X[..., lapping:, :]
         rows = xp.reshape(rows, (*rows.shape[:-2], count, each, k))
         E, F = blocks[..., each:, :lapping], blocks[..., each:, lapping:]
-        f = xp.matmul(F, rows)
-        first = f[..., :1, :, :] + xp.matmul(E[..., :1, :, :], start[..., None, :, :])
-        carried = xp.linear_recurrence(E, xp.concat([first, f[..., 1:, :, :]], axis=-3))
-        before = xp.concat([start[..., None, :, :], carried[..., :-1, :, :]], axis=-3)
+        # from c_0, which is the start
+        E = xp.concat([0 * E[..., :1, :, :], E], axis=-3)
+        f = xp.concat([start[..., None, :, :], xp.matmul(F, rows)], axis=-3)
+        carried = xp.linear_recurrence(E, f)
+        before = carried[..., :-1, :, :]
         done = xp.matmul(blocks[..., :each, :], xp.concat([before, rows], axis=-2))
         done = xp.reshape(done, (*done.shape[:-3], count * each, k))
         Y = xp.concat([done, carried[..., -1, :, :]], axis=-2)

@@ -312,7 +312,7 @@ def _solution(
         return outcome.X, outcome
     if xp.is_functional:  # what is traced comes out as arrays
         first, aux = functools.partial(outcome_of, inverse, watch, tol), 4 + watch.record
-        X, *numbers = xp.linear_rule(_equation(inverse, watch, tol, first, aux), (B,), arrays)
+        X, *numbers = xp.linear_rule(equation_of(inverse, watch, tol, first, aux), (B,), arrays)
         return X, Outcome(None, *numbers, *(None,) * (5 - aux))
     found: list[Outcome] = []
 
@@ -320,15 +320,12 @@ def _solution(
         found.append(outcome_of(inverse, watch, tol, *arrays))
         return (found[0].X,)
 
-    return _equation(inverse, watch, tol, keep)(B, arrays), found[0]
+    return equation_of(inverse, watch, tol, keep)(B, arrays), found[0]
 
 
-def attached(inverse: Iterated, B: Array, X: Array, watch: Monitor, tol: float) -> Array:
-    """X = A^-1 B, as it is, with its derivatives."""
-    return _equation(inverse, watch, tol, lambda *_: (X,))(B, inverse.arrays())
-
-
-def _equation(inverse: Iterated, watch: Monitor, tol: float, first: Any, aux: int = 0) -> Equation:
+def equation_of(
+    inverse: Iterated, watch: Monitor, tol: float, first: Any, aux: int = 0
+) -> Equation:
     """The rule of B -> A^-1 B. What its derivatives need are more runs, each of which warns if
     it fails."""
 

@@ -202,7 +202,7 @@ def _call(key: tuple[Any, ...], objects: Sequence[Any]) -> tuple[Any, ...]:
 
     def attach(arrays: Sequence[Array], X: Array) -> Array:
         inverse, B = both(arrays)
-        return iterated.attached(inverse, B, X, watch, tol)
+        return iterated.equation_of(inverse, watch, tol, lambda *_: (X,))(B, inverse.arrays())
 
     return run, like, attach
 

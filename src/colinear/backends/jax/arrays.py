@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..shared import by_name, diagonal, extreme_scale, fft, half, ifft
+from ..shared import LENT_DTYPES, by_name, diagonal, extreme_scale, fft, half, ifft, itself
 from ..shared import never as is_compiling
 
 # names that mean here what they mean to all
@@ -35,11 +35,9 @@ array_types = (jax.Array, jax.core.Tracer)  # issubclass(Tracer, jax.Array) is F
 # dtypes
 # --------------------------------------------------------------------------------------------------
 
-bool = jnp.dtype(jnp.bool_)
-float16, bfloat16, float32, float64 = map(
-    jnp.dtype, (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64)
+bool, float16, bfloat16, float32, float64, complex64, complex128 = map(
+    jnp.dtype, "bool float16 bfloat16 float32 float64 complex64 complex128".split()
 )
-complex64, complex128 = jnp.dtype(jnp.complex64), jnp.dtype(jnp.complex128)
 
 
 def dtype_from(dtype: Any) -> Any:
@@ -138,9 +136,7 @@ def to_numpy(x: Any) -> np.ndarray:
     return np.asarray(x, np.float32 if x.dtype == bfloat16 else None)  # NumPy has no bfloat16
 
 
-HOST_DTYPES = frozenset(
-    map(np.dtype, ("float32", "float64", "complex64", "complex128", "int32", "int64", "bool"))
-)
+HOST_DTYPES = frozenset(map(np.dtype, LENT_DTYPES))
 
 
 def may_lend(A: Any, part: Any) -> builtins.bool:
@@ -162,9 +158,7 @@ def lend(x: Any, dtype: Any, device: Any) -> np.ndarray | None:
     return np.asarray(x)
 
 
-def host_dtype(dtype: Any) -> Any:
-    """NumPy's dtype of this name: JAX has the same ones."""
-    return dtype
+host_dtype = itself  # JAX has NumPy's dtypes
 
 
 def usual_device() -> Any:

@@ -86,10 +86,10 @@ def custom_derivative(
     def push(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
         primals = tuple(map(jnp.asarray, primals))  # numbers of Python's are among them
         output = forward(*primals)
-        still = [getattr(t, "dtype", None) == jax.dtypes.float0 for t in tangents]
+        is_still = lambda t: getattr(t, "dtype", None) == jax.dtypes.float0
         moved = (
-            jnp.zeros_like(x) if no else jnp.asarray(t)
-            for x, t, no in zip(primals, tangents, still, strict=True)
+            jnp.zeros_like(x) if is_still(t) else jnp.asarray(t)
+            for x, t in zip(primals, tangents, strict=True)
         )
         return output, jvp(primals, tuple(moved), output)
 
@@ -205,11 +205,8 @@ def _aux(rule: Any) -> int:
 def _transpose(cotangents: Any, *arrays: Any, rule: Any, count: int, program: Program) -> Any:
     x, constants = arrays[:count], arrays[count:]
     cotangents = cotangents[: len(cotangents) - _aux(rule)]
-    given = [
-        jnp.zeros(g.aval.shape, g.aval.dtype) if type(g) is ad.Zero else jnp.conj(g)
-        for g in cotangents
-    ]
-    pulled = linear_rule(rule.adjoint(), tuple(given), constants)
+    given = tuple(jnp.conj(ad.instantiate_zeros(g)) for g in cotangents)
+    pulled = linear_rule(rule.adjoint(), given, constants)
     back = [
         _fitted(jnp.conj(g), a.aval.dtype) if ad.is_undefined_primal(a) else None
         for a, g in zip(x, pulled, strict=True)

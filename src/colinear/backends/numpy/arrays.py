@@ -44,13 +44,10 @@ array_types = (np.ndarray,)
 # dtypes
 # --------------------------------------------------------------------------------------------------
 
-bool = np.dtype(np.bool_)
-float16 = np.dtype(np.float16)
 bfloat16 = None
-float32 = np.dtype(np.float32)
-float64 = np.dtype(np.float64)
-complex64 = np.dtype(np.complex64)
-complex128 = np.dtype(np.complex128)
+bool, float16, float32, float64, complex64, complex128 = map(
+    np.dtype, "bool float16 float32 float64 complex64 complex128".split()
+)
 
 
 dtype_from = np.dtype  # the dtype of this name ("float32"), or a dtype itself

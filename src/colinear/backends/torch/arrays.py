@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch.utils.checkpoint
+from torch import bfloat16, bool, complex64, complex128, float16, float32, float64
 from torch._C import _functorch
 from torch.autograd import forward_ad
 
-from ..shared import by_name, fold_in
+from ..shared import LENT_DTYPES, by_name, fold_in
 from ..shared import itself as staged  # what is computed from values can be seen too
 
 name = "torch"
@@ -23,10 +24,6 @@ array_types = (torch.Tensor,)
 
 # dtypes
 # --------------------------------------------------------------------------------------------------
-
-bool = torch.bool
-float16, bfloat16, float32, float64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
-complex64, complex128 = torch.complex64, torch.complex128
 
 
 def dtype_from(dtype: Any) -> torch.dtype:
@@ -186,10 +183,7 @@ def to_numpy(x: Any) -> np.ndarray:
         return (x.float() if x.dtype == bfloat16 else x).numpy(force=True)  # NumPy has no bfloat16
 
 
-HOST_DTYPES = {
-    getattr(torch, name): np.dtype(name)
-    for name in ("float32", "float64", "complex64", "complex128", "int32", "int64", "bool")
-}
+HOST_DTYPES = {getattr(torch, name): np.dtype(name) for name in LENT_DTYPES}
 LENT_ENTRIES = 2**14  # of a tensor that NumPy computes with: for larger ones torch is as fast
 
 
@@ -228,9 +222,7 @@ def lend(x: Any, dtype: Any, device: Any) -> np.ndarray | None:
 _LENT_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
-def host_dtype(dtype: Any) -> Any:
-    """NumPy's dtype of this name."""
-    return HOST_DTYPES[dtype]
+host_dtype = HOST_DTYPES.__getitem__  # NumPy's dtype of this name
 
 
 def usual_device() -> Any:

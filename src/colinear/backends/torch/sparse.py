@@ -108,21 +108,25 @@ def _indices(structure: Any, device: Any) -> tuple[Array, Array, Array]:
         host = structure.rows, structure.columns, structure.indptr
         if torch.compiler.is_compiling():  # part of the graph then, and not to be kept
             return tuple(torch.as_tensor(x.copy(), device=device) for x in host)
-        # inside a transform, too, plain tensors are kept
-        with torch._C._DisableFuncTorch(), warnings.catch_warnings():
-            found = tuple(asarray(x.copy(), device=device) for x in host)
+        with warnings.catch_warnings():
             # the first CSR tensor of a process says that they are in beta
             warnings.simplefilter("ignore")
             torch.zeros(1, 1).to_sparse_csr()
-        structure.memo["torch", device] = found
+        found = _keep(structure, ("torch", device), *host)
     return found
 
 
 def _order(structure: Any, device: Any) -> Array:
     """The order of the entries by columns, on the device."""
-    found = structure.memo.get(("torch order", device))
-    if found is None:
-        with torch._C._DisableFuncTorch():
-            found = torch.tensor(structure.transposed.order, dtype=torch.int64, device=device)
-        structure.memo["torch order", device] = found
+    key = "torch order", device
+    (order,) = structure.memo.get(key) or _keep(structure, key, structure.transposed.order)
+    return order
+
+
+def _keep(structure: Any, key: tuple, *host: Any) -> Any:
+    """These integers on the device of the key, kept with the structure: plain tensors, inside a
+    transform too."""
+    with torch._C._DisableFuncTorch():
+        found = tuple(asarray(x.copy(), device=key[1]) for x in host)
+    structure.memo[key] = found
     return found
