@@ -273,22 +273,15 @@ def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> ja
     return norm if keepdims else jnp.squeeze(norm, axis)
 
 
-@half
-def fftn(x: Any, axes: Any = None) -> jax.Array:
-    return _each_axis(jnp.fft.fft, x, axes)
-
-
-@half
-def ifftn(x: Any, axes: Any = None) -> jax.Array:
-    return _each_axis(jnp.fft.ifft, x, axes)
-
-
-def _each_axis(transform: Callable, x: Any, axes: Any) -> jax.Array:
+def _each_axis(transform: Callable, x: Any, axes: Any = None) -> jax.Array:
     """One axis after another: XLA has transforms of at most three."""
     x = x.astype(complex_dtype(x.dtype))
     for axis in range(x.ndim) if axes is None else axes:
         x = transform(x, axis=axis) if x.size else x
     return x
+
+
+fftn, ifftn = (half(functools.partial(_each_axis, f)) for f in (jnp.fft.fft, jnp.fft.ifft))
 
 
 @half

@@ -157,13 +157,8 @@ def checkpoint(f: Callable) -> Callable:
 
 def register_pytree(cls: type, flatten: Callable, unflatten: Callable) -> None:
     """Make `cls` a tree: `flatten(x) -> (children, static)`, `unflatten(static, children) -> x`."""
-
-    def flatten_to_list(x: Any) -> tuple[list, Any]:
-        children, static = flatten(x)
-        return list(children), static
-
     pytree.register_pytree_node(
-        cls, flatten_to_list, lambda children, static: unflatten(static, tuple(children))
+        cls, flatten, lambda children, static: unflatten(static, tuple(children))
     )
 
 

@@ -24,7 +24,7 @@ class Rules(NamedTuple):
     f: Callable
     jvp: Callable
     vjp: Callable
-    ranks: tuple[int, ...] | None
+    ranks: Any  # of a function that takes leading batch dimensions
 
 
 def custom_derivative(
@@ -91,9 +91,8 @@ def linear_rule(rule: Any, x: tuple, constants: tuple = (), like: tuple | None =
         back = linear_rule(rule.adjoint(), g, fixed)
         return *back, *rule.cotangent(x, fixed, g, output, back)
 
-    ranks = None if isinstance(how, str) else how
-    function = _Batched if ranks else _Through if how == "through" else _Looped
-    return tuple(_custom(function, Rules(apply, push, pull, ranks))(*x, *constants))
+    function = {"through": _Through, "loop": _Looped}.get(how, _Batched)
+    return tuple(_custom(function, Rules(apply, push, pull, how))(*x, *constants))
 
 
 def _custom(function: Any, rules: Rules) -> Callable:
@@ -309,7 +308,7 @@ class _Batched(_Through):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, rules: Rules, *arrays: Any) -> tuple[Any, Any]:
-        given = list(zip(arrays, in_dims[1:], rules.ranks or (), strict=True))
+        given = list(zip(arrays, in_dims[1:], rules.ranks, strict=True))
         depth = max(x.ndim - rank - (dim is not None) for x, dim, rank in given)
         aligned = []
         for x, dim, rank in given:
