@@ -214,7 +214,7 @@ def cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
     """Cholesky, with LU in its place inside a traced program where it fails or does not give A."""
     L, ok = xp.cholesky(A)
     ok = xp.logical_and(ok, reproduces(xp, A, times_adjoint(xp, L)))
-    unmoved = xp.asarray(np.arange(A.shape[-1], dtype=np.int32), device=xp.device_of(A))
+    unmoved = xp.arange(A.shape[-1], dtype="int32", device=xp.device_of(A))
     if xp.name == "jax":  # one of the two is run
         kept = lambda L, A: (L, xp.broadcast_to(unmoved, A.shape[:-1]))
         positive = xp.all(ok)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..autodiff.implicit import CONJUGATED, TRANSPOSED
-from ..backends import Array, namespace_of
+from ..backends import Array, namespace_of, zeros_like
 from ..methods.structured import of_pivots, parity
 from ..operators import Diagonal, LinearOperator, Product, Scaled, Sum
 from ..operators.context import Context, broadcast_batches
@@ -89,11 +89,8 @@ def gohberg_semencul(xp: Any, x: Array, y: Array) -> LinearOperator:
     """
     n, real = x.shape[-1], not xp.is_complex(x)
     length = good_length(2 * n - 1)
-    zero, ones = (
-        xp.full((*x.shape[:-1], size), value, dtype=x.dtype, device=xp.device_of(x))
-        for size, value in ((1, 0.0), (n, 1.0))
-    )
-    first_rows = Diagonal(pad_end(xp, ones, (length,), (-1,)))
+    zeros = zeros_like(xp, x, x.shape)
+    first_rows = Diagonal(pad_end(xp, zeros + 1, (length,), (-1,)))
 
     def lower(c: Array) -> LinearOperator:  # as the corner of a circulant matrix
         symbol = (xp.rfftn if real else xp.fftn)(pad_end(xp, c, (length,), (-1,)), axes=(-1,))
@@ -103,7 +100,8 @@ def gohberg_semencul(xp: Any, x: Array, y: Array) -> LinearOperator:
         return Product(lower(c), first_rows, lower(r).T)
 
     shifted_x, shifted_y = (
-        xp.concat([zero, part], axis=-1) for part in (xp.flip(x[..., 1:], axis=-1), y[..., :-1])
+        xp.concat([zeros[..., :1], part], axis=-1)
+        for part in (xp.flip(x[..., 1:], axis=-1), y[..., :-1])
     )
     whole = Sum(
         product(x / x[..., :1], xp.flip(y, axis=-1)),

@@ -377,13 +377,8 @@ def working_memory(method: Any, A: LinearOperator) -> float:
 
 # The failures of a method after which another may do better.
 _WRONG_KIND = (Status.NOT_POSITIVE_DEFINITE, Status.BREAKDOWN)
-_SLOW = (Status.STAGNATION, Status.MAX_ITERATIONS)
-_HOPEFUL = {
-    "CG": _WRONG_KIND,
-    "MINRES": _WRONG_KIND,
-    "GMRES": (*_WRONG_KIND, *_SLOW),
-    "BiCGSTAB": (*_WRONG_KIND, *_SLOW),
-}
+_OR_SLOW = (*_WRONG_KIND, Status.STAGNATION, Status.MAX_ITERATIONS)
+_HOPEFUL = {"CG": _WRONG_KIND, "MINRES": _WRONG_KIND, "GMRES": _OR_SLOW, "BiCGSTAB": _OR_SLOW}
 
 
 class Attempts(LinearOperator):

@@ -222,8 +222,7 @@ def _least_norm(dtype: Any) -> float:
 
 
 fft, ifft, fftn, ifftn, rfftn, irfftn = (
-    half(getattr(np.fft, transform))
-    for transform in ("fft", "ifft", "fftn", "ifftn", "rfftn", "irfftn")
+    half(getattr(np.fft, transform)) for transform in "fft ifft fftn ifftn rfftn irfftn".split()
 )
 
 

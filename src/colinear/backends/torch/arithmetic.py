@@ -196,8 +196,8 @@ def _unless_empty(transform: Any) -> Any:
 
 # `rfftn` is that of real numbers: the first half of the last axis, which determines the rest.
 # `irfftn(x, shape, axes=axes)` are the real numbers of this shape of which x is the transform.
-fftn, ifftn, rfftn, irfftn = map(
-    _unless_empty, (torch.fft.fftn, torch.fft.ifftn, torch.fft.rfftn, torch.fft.irfftn)
+fftn, ifftn, rfftn, irfftn = (
+    _unless_empty(getattr(torch.fft, name)) for name in "fftn ifftn rfftn irfftn".split()
 )
 
 

@@ -179,14 +179,8 @@ def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
 
 # as NumPy's: of Hermitian A, eigenvalues ascending; of any square A, all complex
 eigh, eigvalsh, eig, eigvals, expm = (
-    half(of_finite(f))
-    for f in (
-        torch.linalg.eigh,
-        torch.linalg.eigvalsh,
-        torch.linalg.eig,
-        torch.linalg.eigvals,
-        torch.linalg.matrix_exp,
-    )
+    half(of_finite(getattr(torch.linalg, name)))
+    for name in "eigh eigvalsh eig eigvals matrix_exp".split()
 )
 
 
