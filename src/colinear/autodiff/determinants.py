@@ -118,7 +118,7 @@ def _attached(xp: Any, A: Array, m: Array, l: Array) -> Array:
 def _pivots(xp: Any, A: Array) -> tuple[Array, Array]:
     """The diagonal of U and the sign of P, A = P L U."""
     factors, pivots = xp.lu_factor(A)
-    return xp.diagonal(factors), xp.astype(xp.lu_permutation(pivots, A.shape[-1])[1], A.dtype)
+    return xp.diagonal(factors), xp.astype(xp.lu_parity(pivots), A.dtype)
 
 
 def _adjugate(xp: Any, A: Array, m: Array, l: Array) -> Array:

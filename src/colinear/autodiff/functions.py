@@ -150,10 +150,8 @@ def spectral_difference(
 
 
 def times_inverse(xp: Any, X: Array, V: Array) -> Array:
-    """X V^-1, from V^T (X V^-1)^T = X^T."""
-    return xp.matrix_transpose(
-        xp.lu_solve(*xp.lu_factor(V), xp.matrix_transpose(X), transpose=True)
-    )
+    """X V^-1, from V^H (X V^-1)^H = X^H."""
+    return adjoint(xp, xp.lu_solve(*xp.lu_factor(V), adjoint(xp, X), adjoint=True))
 
 
 def divided_differences(xp: Any, f: Callable[[Array], Array], a: Array, b: Array) -> Array:

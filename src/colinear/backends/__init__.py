@@ -25,12 +25,13 @@ NAMES: tuple[str, ...] = tuple(
     asarray astype zeros ones full eye arange device_of to_device to_numpy fetch copy own peek
     is_traced is_on_device staged is_differentiated is_compiling
     abs conj real imag exp log sqrt sin cos sign where maximum minimum isfinite isnan
-    logical_and logical_or logical_not reciprocal angle
-    sum prod max min any all mean argmax argsort sort cumsum count_nonzero
-    reshape expand_dims squeeze moveaxis permute_dims broadcast_to concat stack flip roll take take_along_axis
+    logical_and logical_or logical_not angle
+    sum prod max min any all mean argmax argsort sort cumsum
+    reshape expand_dims squeeze moveaxis broadcast_to concat stack flip roll take take_along_axis
     tril triu diagonal make_diagonal matrix_transpose
     matmul einsum vecdot vector_norm rough_norm axpy xpby dot_real three_term column_dot
-    cholesky cholesky_solve cholesky_inverse lu_factor lu_solve lu_permutation ldl_factor ldl_solve ldl_slogdet
+    cholesky cholesky_solve cholesky_inverse lu_factor lu_solve lu_permutation
+    lu_parity ldl_factor ldl_solve ldl_slogdet
     qr qr_triangle qr_pivoted eigh eigvalsh eig eigvals svd expm
     solve_triangular solve_tridiagonal solve_banded map_on_host linear_rule
     tridiagonal_pivots solve_triangular_sum solve_shifted linear_recurrence

@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 import scipy
 
-from . import adjoint, namespace_of
+from . import adjoint, namespace_of, places_like, positive_or_one, zeros_like
 
 Array = Any
+
+# of arrays that NumPy computes with for other frameworks
+LENT_DTYPES = "float32 float64 complex64 complex128 int32 int64 bool".split()
 
 
 # Loops of the frameworks that run at once.
@@ -67,9 +70,36 @@ def loop_map(f: Callable, *arrays: Any) -> Array:
     return stack([f(*elements) for elements in zip(*arrays, strict=True)])
 
 
-def jit(f: Any) -> Any:
-    """`f` itself: compiled only where that is how the framework is used (JAX)."""
-    return f
+def itself(x: Any) -> Any:
+    """`x`: what a framework does with a value or a function that it need not treat."""
+    return x
+
+
+def never(*values: Any) -> bool:
+    """False: what a framework does not do."""
+    return False
+
+
+def fold_in(gen: Any, i: Any) -> Any:
+    """The source of the i-th block of numbers. A generator moves on as it is drawn from, so it
+    is that itself."""
+    return gen
+
+
+def diagonal(x: Array, offset: int = 0) -> Array:
+    """The diagonals of the matrices in the last two axes."""
+    return x.diagonal(offset, -2, -1)
+
+
+def common(*arrays: Array) -> Any:
+    """The arrays in the dtype of their sum."""
+    dtype = arrays[0].dtype
+    for x in arrays:
+        if x.dtype != dtype:
+            xp = namespace_of(x)
+            dtype = xp.result_type(*arrays)
+            return [xp.astype(y, dtype) for y in arrays]
+    return arrays
 
 
 def by_name(create: Callable, dtype_from: Callable) -> Callable:
@@ -102,28 +132,28 @@ def _over_batch(*ranks: int) -> Callable[[Callable], Callable]:
         @functools.wraps(function)
         def wrapped(*arguments: Any, **options: Any) -> Any:
             arrays, others = arguments[: len(ranks)], arguments[len(ranks) :]
-            shapes = [
-                (x.shape[: x.ndim - rank], x.shape[x.ndim - rank :])
-                for x, rank in zip(arrays, ranks, strict=True)
-            ]
-            if not any(head for head, _ in shapes):
+            cuts = [x.ndim - rank for x, rank in zip(arrays, ranks, strict=True)]
+            if not any(cuts):
                 return function(*arguments, **options)
-            batch = np.broadcast_shapes(*(head for head, _ in shapes))
-            if 0 in batch:  # ones, which LAPACK takes for pivots too, tell the shapes
-                ones = (np.ones(core, x.dtype) for x, (_, core) in zip(arrays, shapes))
-                return _map(
-                    lambda x: np.empty((*batch, *x.shape), x.dtype),
-                    function(*ones, *others, **options),
-                )
-            wide = [np.broadcast_to(x, (*batch, *core)) for x, (_, core) in zip(arrays, shapes)]
-            results = [
-                function(*(x[i] for x in wide), *others, **options) for i in np.ndindex(batch)
-            ]
-            return _map(lambda *xs: np.stack(xs).reshape(*batch, *xs[0].shape), *results)
+            batch = np.broadcast_shapes(*(x.shape[:cut] for x, cut in zip(arrays, cuts)))
+            wide = [np.broadcast_to(x, (*batch, *x.shape[cut:])) for x, cut in zip(arrays, cuts)]
+            each = [[x[i] for x in wide] for i in np.ndindex(batch)]
+            if not each:  # ones, which LAPACK takes for pivots too, tell the shapes
+                each = [[np.ones(x.shape[cut:], x.dtype) for x, cut in zip(arrays, cuts)]]
+            results = [function(*parts, *others, **options) for parts in each]
+            count = math.prod(batch)
+            return _map(lambda *xs: np.stack(xs)[:count].reshape(*batch, *xs[0].shape), *results)
 
         return wrapped
 
     return decorate
+
+
+def by_columns(f: Callable, X: Array) -> Array:
+    """`f` of one matrix (n, k) for all of (*batch, n, k), whose columns become those of one."""
+    xp, rows = namespace_of(X), namespace_of(X).moveaxis(X, -2, 0)
+    Y = f(xp.reshape(rows, (rows.shape[0], math.prod(rows.shape[1:]))))
+    return xp.moveaxis(xp.reshape(Y, (Y.shape[0], *rows.shape[1:])), 0, -2)
 
 
 def _map(f: Callable, *results: Any) -> Any:
@@ -158,42 +188,34 @@ def _nan_on_failure(function: Callable) -> Callable:
 # precision.
 
 
-def through_single(
-    astype: Callable, halves: frozenset, single: Any
-) -> Callable[[Callable], Callable]:
-    """Make the decorator with which a backend computes in `single` whatever arrives in one of
-    `halves`.
+def half(function: Callable) -> Callable:
+    """Compute in single precision what arrives in half precision.
 
     The answer is cast back unless a wider array was given too; complex answers stay complex64, as
     no framework has linear algebra for half-precision complex numbers.
     """
 
-    def decorate(function: Callable) -> Callable:
-        @functools.wraps(function)
-        def wrapped(*arguments: Any, **options: Any) -> Any:
-            half = None
-            for x in arguments:
-                if getattr(x, "dtype", None) in halves:
-                    half = x.dtype
-            if half is None:
-                return function(*arguments, **options)
-            given = [x.dtype for x in arguments if hasattr(x, "dtype")]
-            result = function(*(widen(x) for x in arguments), **options)
-            # pivots are integers
-            is_half = all(dtype in halves or "int" in str(dtype) for dtype in given)
-            return narrow(result, half) if is_half else result
+    @functools.wraps(function)
+    def wrapped(*arguments: Any, **options: Any) -> Any:
+        for x in arguments:
+            if getattr(getattr(x, "dtype", None), "itemsize", 0) == 2:
+                return _by_single(function, arguments, options)
+        return function(*arguments, **options)
 
-        return wrapped
+    return wrapped
 
-    def widen(x: Any) -> Any:
-        return astype(x, single) if getattr(x, "dtype", None) in halves else x
 
-    def narrow(result: Any, half: Any) -> Any:
-        if isinstance(result, tuple):
-            return tuple(narrow(part, half) for part in result)
-        return astype(result, half) if result.dtype == single else result
-
-    return decorate
+def _by_single(function: Callable, arguments: tuple, options: dict[str, Any]) -> Any:
+    floats = [x for x in arguments if (xp := namespace_of(x)) and xp.is_floating(x)]
+    halves = [x for x in floats if x.dtype.itemsize == 2]
+    if not halves:  # 16-bit integers
+        return function(*arguments, **options)
+    xp, half = namespace_of(halves[0]), halves[-1].dtype
+    widened = [xp.astype(x, xp.float32) if any(x is y for y in halves) else x for x in arguments]
+    result = function(*widened, **options)
+    if len(halves) < len(floats):
+        return result
+    return _map(lambda x: xp.astype(x, half) if x.dtype == xp.float32 else x, result)
 
 
 def extreme_scale(x: Array, axis: Any, limits: Any) -> Array:
@@ -239,28 +261,43 @@ def of_finite(function: Callable) -> Callable:
 # Solves with factors of a matrix.
 
 
+def cholesky_inverse_tangent(primals: tuple, tangents: tuple, T: Array) -> Array:
+    """dT = -T dA T for T = A^-1, A = L L^H."""
+    xp = namespace_of(T)
+    M = tangents[0] @ adjoint(xp, primals[0])
+    return -T @ (M + adjoint(xp, M)) @ T
+
+
 def cholesky_solve(L: Array, B: Array) -> Array:
     """Solve A X = B from `cholesky(A)`; B is (*batch, n, k)."""
     solve_triangular = namespace_of(B).solve_triangular
     return solve_triangular(L, solve_triangular(L, B), adjoint=True)  # X = L^-H L^-1 B
 
 
-def lu_substitute(
-    LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoint: bool = False
-) -> Array:
-    """Solve A X = B, A^T X = B or A^H X = B from `lu_factor(A)` by triangular solves."""
+def lu_parity(pivots: Array) -> Array:
+    """The sign of the permutation that row swaps make."""
+    xp = namespace_of(pivots)
+    swaps = xp.sum(pivots != places_like(xp, pivots), axis=-1)
+    return 1 - 2 * (swaps % 2)
+
+
+def lu_substitute(LU: Array, pivots: Array, B: Array, adjoint: bool = False) -> Array:
+    """Solve A X = B or A^H X = B from `lu_factor(A)` by triangular solves."""
     xp = namespace_of(B)
-    order = xp.lu_permutation(pivots, LU.shape[-1])[0]
-    if not (transpose or adjoint):
-        Y = xp.solve_triangular(LU, _permute_rows(B, order), True, True)
+    order = xp.lu_permutation(pivots, LU.shape[-1])
+    if not adjoint:
+        Y = xp.solve_triangular(LU, permute_rows(B, order), True, True)
         return xp.solve_triangular(LU, Y, False)
-    Y = xp.solve_triangular(LU, B, False, False, transpose, adjoint)
-    Y = xp.solve_triangular(LU, Y, True, True, transpose, adjoint)
-    return _permute_rows(Y, xp.argsort(order, axis=-1))
+    Y = xp.solve_triangular(LU, B, False, False, adjoint)
+    Y = xp.solve_triangular(LU, Y, True, True, adjoint)
+    return permute_rows(Y, xp.argsort(order, axis=-1))
 
 
-def _permute_rows(X: Array, order: Array) -> Array:
+def permute_rows(X: Array, order: Array) -> Array:
+    """X[order] for each matrix of a batch."""
     xp, (n, k) = namespace_of(X), X.shape[-2:]
+    if order.ndim == 1:
+        return xp.take(X, order, axis=-2)
     batch = np.broadcast_shapes(X.shape[:-2], order.shape[:-1])
     order = xp.broadcast_to(order[..., None], (*batch, n, 1))
     return xp.take_along_axis(xp.broadcast_to(X, (*batch, n, k)), order, axis=-2)
@@ -296,34 +333,21 @@ def ldl_slogdet(factors: tuple[Array, ...]) -> tuple[Array, Array]:
     )
 
 
-# Products with tridiagonal and banded matrices: what the derivatives of their solves need.
+# Products with banded matrices: what the derivatives of solves with them need.
 #
 # A banded matrix is stored as in LAPACK, `ab[..., u + i - j, j] = A[..., i, j]`, with l diagonals
 # below the main one and u above.
 
 
-def _zeros(xp: Any, X: Any, rows: int) -> Any:
-    return xp.zeros((*X.shape[:-2], rows, X.shape[-1]), dtype=X.dtype, device=xp.device_of(X))
-
-
 def shift(xp: Any, X: Any, by: int) -> Any:
     """Move the rows of (..., n, k) down by `by` (up if negative); zeros come in."""
-    n = X.shape[-2]
-    zeros = _zeros(xp, X, min(abs(by), n))
+    *batch, n, k = X.shape
     if by == 0 or n == 0:
         return X
+    zeros = zeros_like(xp, X, (*batch, min(abs(by), n), k))
     if abs(by) >= n:
         return zeros
     return xp.concat([zeros, X[..., :-by, :]] if by > 0 else [X[..., -by:, :], zeros], axis=-2)
-
-
-def tridiagonal_matmul(xp: Any, lower: Any, diag: Any, upper: Any, X: Any) -> Any:
-    """A X for the tridiagonal A with these diagonals of length n-1, n, n-1."""
-    if X.shape[-2] == 0:
-        return diag[..., None] * X
-    below, above = lower[..., None] * X[..., :-1, :], upper[..., None] * X[..., 1:, :]
-    below = xp.concat([_zeros(xp, below, 1), below], axis=-2)
-    return below + diag[..., None] * X + xp.concat([above, _zeros(xp, above, 1)], axis=-2)
 
 
 def banded_matmul(xp: Any, ab: Any, widths: tuple[int, int], X: Any) -> Any:
@@ -357,27 +381,15 @@ def pivot_order(xp: Any, A: Any) -> Any:
     well; the factors themselves then come from the framework's QR of `A[:, order]`. Batched,
     without branches on values. O(m n min(m, n)).
     """
-    n = A.shape[-1]
-    index = xp.arange(n, device=xp.device_of(A))
-    taken = index < 0  # none
-    order = []
-    for _ in range(min(A.shape[-2:])):
-        norms = xp.where(taken, -1.0, xp.vector_norm(A, axis=-2))
+    n, index = A.shape[-1], places_like(xp, A)
+    place = xp.broadcast_to(
+        index, (*A.shape[:-2], n)
+    )  # in the order: as given, but for those taken
+    for i in range(min(A.shape[-2:])):
+        norms = xp.where(place < 0, -1.0, xp.vector_norm(A, axis=-2))
         best = xp.argmax(norms, axis=-1, keepdims=True)
         q = xp.take_along_axis(A, xp.expand_dims(best, -2), axis=-1)
-        norm = xp.vector_norm(q, axis=-2, keepdims=True)
-        q = q / xp.where(norm > 0, norm, 1.0)
-        A = A - q @ (xp.matrix_transpose(xp.conj(q)) @ A)
-        taken = xp.logical_or(taken, index == best)
-        order.append(best)
-    if not order:
-        return xp.broadcast_to(index, (*A.shape[:-2], n))
-    # The columns that remain when the rows are used up follow in their order: a stable sort by the
-    # step at which each was taken.
-    steps = xp.concat(order, axis=-1)
-    step_of = xp.where(
-        xp.expand_dims(steps, -1) == index,
-        xp.expand_dims(xp.arange(len(order), device=xp.device_of(A)) - n, -1),
-        0,
-    )
-    return xp.argsort(xp.min(step_of, axis=-2) * n + index, axis=-1)
+        q = q / positive_or_one(xp, xp.vector_norm(q, axis=-2, keepdims=True))
+        A = A - q @ (adjoint(xp, q) @ A)
+        place = xp.where(index == best, i - n, place)
+    return xp.argsort(place, axis=-1)

@@ -12,12 +12,13 @@ import numpy as np
 from ..autodiff.determinants import slogdet_of_diagonal
 from ..backends import Array, adjoint, namespace_of
 from ..backends.numpy.linalg import are_below
+from ..backends.shared import permute_rows
 from ..operators import LinearOperator
-from ..operators.context import broadcast_batches
 from ..operators.tree import conjugate_leaves
 from ..operators.unitary import pad_end
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
 from ..status import Status, is_unseen, state, take_for_granted
+from .inverse import in_batch_of, shape_of
 
 
 class CholeskyFactor(LinearOperator):
@@ -25,13 +26,9 @@ class CholeskyFactor(LinearOperator):
 
     L: Array
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.L.shape)
+    shape = shape_of("L")
 
-    def _infer(self) -> int:
-        return POSITIVE_DEFINITE
-
+    _implied = POSITIVE_DEFINITE
     _conj = _transpose = conjugate_leaves
 
     def _matmat(self, X: Array) -> Array:
@@ -43,10 +40,9 @@ class CholeskyFactor(LinearOperator):
         return self.xp.cholesky_inverse(self.L)
 
     def slogdet(self) -> tuple[Array, Array]:
-        xp, d = self.xp, self.xp.real(self.xp.diagonal(self.L))
-        return xp.ones(d.shape[:-1], dtype=self.dtype, device=self._context.device), 2 * xp.sum(
-            xp.log(d), axis=-1
-        )
+        xp = self.xp
+        ones = xp.ones(self.shape[:-2], dtype=self.dtype, device=self._context.device)
+        return ones, 2 * xp.sum(xp.log(xp.real(xp.diagonal(self.L))), axis=-1)
 
 
 class LDLFactor(LinearOperator):
@@ -58,8 +54,7 @@ class LDLFactor(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return tuple(self.factors[0].shape)
 
-    def _infer(self) -> int:
-        return SELF_ADJOINT
+    _implied = SELF_ADJOINT
 
     def _fits(self, xp: Any) -> bool:
         """Whether a backend can solve with these factors: JAX has eigenvectors instead of LAPACK's
@@ -67,7 +62,7 @@ class LDLFactor(LinearOperator):
         return xp.has_ldl or self.xp.is_floating(self.factors[1])
 
     def _matmat(self, X: Array) -> Array:
-        return namespace_of(X).ldl_solve(self.factors, X)
+        return namespace_of(X).ldl_solve(*self.factors, X)
 
     _rmatmat = _matmat
 
@@ -82,9 +77,7 @@ class LUFactor(LinearOperator):
     LU: Array
     pivots: Array
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.LU.shape)
+    shape = shape_of("LU")
 
     def _matmat(self, X: Array) -> Array:
         return namespace_of(X).lu_solve(self.LU, self.pivots, X)
@@ -94,7 +87,7 @@ class LUFactor(LinearOperator):
 
     def slogdet(self) -> tuple[Array, Array]:
         xp, d = self.xp, self.xp.diagonal(self.LU)
-        parity = xp.astype(xp.lu_permutation(self.pivots, d.shape[-1])[1], self.dtype)
+        parity = xp.astype(xp.lu_parity(self.pivots), self.dtype)
         return slogdet_of_diagonal(xp, d, parity)
 
 
@@ -109,30 +102,28 @@ class CholeskyOrLUFactor(LinearOperator):
     pivots: Array
     positive: Array
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.factors.shape)
+    shape = shape_of("factors")
 
-    def _either(self, f: Any, *arguments: Array) -> Any:
-        """`f(factor, *arguments)` of the factor that there is."""
+    def _either(self, method: str, *arguments: Array) -> Any:
+        """What a method of the factor that there is gives."""
         return self.xp.cond(
             self.positive,
-            lambda factors, pivots, *rest: f(CholeskyFactor._of(factors), *rest),
-            lambda factors, pivots, *rest: f(LUFactor._of(factors, pivots), *rest),
+            lambda F, _, *rest: getattr(CholeskyFactor._of(F), method)(*rest),
+            lambda F, pivots, *rest: getattr(LUFactor._of(F, pivots), method)(*rest),
             *(self.factors, self.pivots, *arguments),
         )
 
     def _matmat(self, X: Array) -> Array:
-        return self._either(lambda factor, X: factor._matmat(X), X)
+        return self._either("_matmat", X)
 
     def _rmatmat(self, X: Array) -> Array:
-        return self._either(lambda factor, X: factor._rmatmat(X), X)
+        return self._either("_rmatmat", X)
 
     def _to_dense(self) -> Array:
-        return self._either(lambda factor: factor._to_dense())
+        return self._either("_to_dense")
 
     def slogdet(self) -> tuple[Array, Array]:
-        return self._either(lambda factor: factor.slogdet())
+        return self._either("slogdet")
 
 
 class QRFactor(LinearOperator):
@@ -146,20 +137,18 @@ class QRFactor(LinearOperator):
     R: Array
     order: Array
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.Q.shape)
+    shape = shape_of("Q")
 
     def _matmat(self, X: Array) -> Array:
         """P R^-1 Q^H X"""
         xp = namespace_of(X)
         Y = xp.solve_triangular(self.R, xp.matmul(adjoint(xp, self.Q), X), lower=False)
-        return _rows(xp, Y, xp.argsort(self.order, axis=-1))
+        return permute_rows(Y, xp.argsort(self.order, axis=-1))
 
     def _rmatmat(self, X: Array) -> Array:
         """Q R^-H P^T X"""
         xp = namespace_of(X)
-        Y = xp.solve_triangular(self.R, _rows(xp, X, self.order), lower=False, adjoint=True)
+        Y = xp.solve_triangular(self.R, permute_rows(X, self.order), lower=False, adjoint=True)
         return xp.matmul(self.Q, Y)
 
 
@@ -170,9 +159,7 @@ class TriangularFactor(LinearOperator):
     lower: bool
     unit: bool
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.A.shape)
+    shape = shape_of("A")
 
     def _matmat(self, X: Array) -> Array:
         return self._substitute(X, adjoint=False)
@@ -206,15 +193,6 @@ def qr_factor(xp: Any, A: Array) -> tuple[QRFactor, Array]:
     return QRFactor._of(Q, R, order), xp.any(dropped, axis=-1)
 
 
-def _rows(xp: Any, X: Array, order: Array) -> Array:
-    """X[order] for each matrix of a batch."""
-    if order.ndim == 1:
-        return xp.take(X, order, axis=-2)
-    batch = broadcast_batches(X.shape[:-2], order.shape[:-1])
-    X = xp.broadcast_to(X, (*batch, *X.shape[-2:]))
-    return xp.take_along_axis(X, xp.broadcast_to(order[..., None], X.shape), axis=-2)
-
-
 # How factorisations are made.
 
 
@@ -236,13 +214,12 @@ def cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
     """Cholesky, with LU in its place inside a traced program where it fails or does not give A."""
     L, ok = xp.cholesky(A)
     ok = xp.logical_and(ok, reproduces(xp, A, times_adjoint(xp, L)))
-    unmoved = xp.asarray(np.arange(A.shape[-1], dtype=np.int32), device=xp.device_of(A))
+    unmoved = xp.arange(A.shape[-1], dtype="int32", device=xp.device_of(A))
     if xp.name == "jax":  # one of the two is run
         kept = lambda L, A: (L, xp.broadcast_to(unmoved, A.shape[:-1]))
         positive = xp.all(ok)
-        return CholeskyOrLUFactor._of(
-            *xp.cond(positive, kept, lambda L, A: xp.lu_factor(A), L, A), positive
-        ), None
+        either = xp.cond(positive, kept, lambda L, A: xp.lu_factor(A), L, A)
+        return CholeskyOrLUFactor._of(*either, positive), None
     # Both are run, and Cholesky's factors written as LU's, `L D^-1/2` and `D^1/2 L^H`.
     d = xp.diagonal(L)
     LU = xp.tril(L / d[..., None, :], -1) + xp.triu(d[..., :, None] * adjoint(xp, L))
@@ -310,35 +287,32 @@ class UnitaryChain(LinearOperator):
         """
         xp, k, lapping = namespace_of(X), X.shape[-1], self.overlap
         count, each = blocks.shape[-3], blocks.shape[-1] - lapping
-        X = self._spread(xp, X)
+        X = in_batch_of(self, xp.astype(X, xp.result_type(X.dtype, blocks.dtype)))
+        X = _cut(xp, X, count * each + lapping)
         if upwards:  # seen from the end, it goes downwards
             X, blocks = xp.flip(X, axis=-2), xp.flip(blocks, axis=(-3, -2, -1))
         start, rows = X[..., :lapping, :], X[..., lapping:, :]
         rows = xp.reshape(rows, (*rows.shape[:-2], count, each, k))
         E, F = blocks[..., each:, :lapping], blocks[..., each:, lapping:]
-        f = xp.matmul(F, rows)
-        first = f[..., :1, :, :] + xp.matmul(E[..., :1, :, :], start[..., None, :, :])
-        carried = xp.linear_recurrence(E, xp.concat([first, f[..., 1:, :, :]], axis=-3))
-        before = xp.concat([start[..., None, :, :], carried[..., :-1, :, :]], axis=-3)
+        # from c_0, which is the start
+        E = xp.concat([0 * E[..., :1, :, :], E], axis=-3)
+        f = xp.concat([start[..., None, :, :], xp.matmul(F, rows)], axis=-3)
+        carried = xp.linear_recurrence(E, f)
+        before = carried[..., :-1, :, :]
         done = xp.matmul(blocks[..., :each, :], xp.concat([before, rows], axis=-2))
         done = xp.reshape(done, (*done.shape[:-3], count * each, k))
         Y = xp.concat([done, carried[..., -1, :, :]], axis=-2)
-        return self._cut(xp, xp.flip(Y, axis=-2) if upwards else Y, size)
-
-    def _spread(self, xp: Any, X: Array) -> Array:
-        """X in the dtype and batch of the result, with as many rows as the chain."""
-        count, width = self.blocks.shape[-3:-1]
-        X = xp.astype(X, xp.result_type(X.dtype, self.blocks.dtype))
-        X = xp.broadcast_to(X, (*broadcast_batches(self.shape[:-2], X.shape[:-2]), *X.shape[-2:]))
-        return self._cut(xp, X, count * (width - self.overlap) + self.overlap)
-
-    def _cut(self, xp: Any, X: Array, rows: int) -> Array:
-        return X[..., :rows, :] if rows <= X.shape[-2] else pad_end(xp, X, (rows,), (-2,))
+        return _cut(xp, xp.flip(Y, axis=-2) if upwards else Y, size)
 
     @property
     def _flops(self) -> float:
         count, width = self.blocks.shape[-3:-1]
         return 2.0 * count * width**2
+
+
+def _cut(xp: Any, X: Array, rows: int) -> Array:
+    """X with as many rows: the first, or with zeros behind them."""
+    return X[..., :rows, :] if rows <= X.shape[-2] else pad_end(xp, X, (rows,), (-2,))
 
 
 # What a factorisation is judged by: a probe, and norms.
@@ -355,9 +329,8 @@ def probe(xp: Any, n: int, dtype: Any, device: Any) -> Array:
     if xp.name == "numpy" and n <= SMALL_PROBE:
         return _small_probe(n, dtype)
     key = xp.name, n, dtype, device
-    kept = _probes.get(key) if n <= MOST_KEPT else None
-    if kept is not None:
-        return kept
+    if key in _probes:
+        return _probes[key]
     if xp.is_functional and n <= SMALL_PROBE:  # a constant of compiled programs
         p = xp.asarray(_small_probe(n, dtype), device=device)
     else:

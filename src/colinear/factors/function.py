@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 from ..autodiff import kronecker as derivatives
 from ..backends import Array, namespace_of
 from ..operators import Dense, Diagonal, Kronecker, LinearOperator, Product
-from ..operators.context import Context, broadcast_batches
+from ..operators.context import Context, kind_of
 from ..operators.printing import bracketed
 from ..operators.tree import memo
-from .inverse import Implicit
+from .inverse import Implicit, in_batch_of, shape_of
 
 # f(A) known by its products alone: what `exp(A)` and others return for an A that is too large to
 # be formed.
@@ -44,18 +44,13 @@ class FunctionOf(LinearOperator):
 
     _product_is_a_run: ClassVar[bool] = True
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.A.shape
+    shape = shape_of("A")
 
     @memo
     def _context(self) -> Context:
-        own = self.A._context
-        return Context(
-            own.backend,
-            self.A.xp.complex_dtype(self.A.dtype) if self.complex else self.A.dtype,
-            own.device,
-        )
+        A = self.A
+        dtype = A.xp.complex_dtype(A.dtype) if self.complex else A.dtype
+        return A._context._replace(dtype=dtype)
 
     def _adjoint(self) -> LinearOperator:
         return self._replace(A=self.A.H) if self.mirrored else LinearOperator._adjoint(self)
@@ -108,9 +103,7 @@ class KroneckerFunction(LinearOperator):
     is_sum: bool
     is_inverse: bool
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.whole.shape
+    shape = shape_of("whole")
 
     @memo
     def _context(self) -> Context:
@@ -157,9 +150,7 @@ class KroneckerFunction(LinearOperator):
         the matrices are I if not given."""
         xp, k = self.xp, self._parts
         if left is None or right is None:
-            left = right = [
-                xp.eye(n, dtype=self.whole.dtype, device=self._context.device) for n in k.sizes
-            ]
+            left = right = [xp.eye(n, **kind_of(self.whole)) for n in k.sizes]
         found = derivatives.diagonal(xp, self._grid, k, left, right)
         return found if self.is_complex else xp.real(found)
 
@@ -167,8 +158,7 @@ class KroneckerFunction(LinearOperator):
         if self.is_inverse:
             return Implicit._of(self.whole, self._held, None)._matmat(X)
         xp = self.xp
-        X = xp.astype(X, xp.result_type(self.dtype, X.dtype))
-        X = xp.broadcast_to(X, (*broadcast_batches(self.batch_shape, X.shape[:-2]), *X.shape[-2:]))
+        X = in_batch_of(self, xp.astype(X, xp.result_type(self.dtype, X.dtype)))
         return derivatives.product(xp, self._grid, self._parts, X)
 
     def _transpose(self) -> LinearOperator:
@@ -198,8 +188,6 @@ class KroneckerFunction(LinearOperator):
         return self._held.flops
 
     def _expression(self) -> str:
-        return (
-            f"{bracketed(self.whole, None)}^-1"
-            if self.is_inverse
-            else f"f({self.whole._expression()})"
-        )
+        if self.is_inverse:
+            return f"{bracketed(self.whole, None)}^-1"
+        return f"f({self.whole._expression()})"

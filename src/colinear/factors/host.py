@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from ..autodiff.implicit import CONJUGATED, TRANSPOSED
-from ..backends import Array, namespace_of
+from ..backends import Array, namespace_of, zeros_like
 from ..methods.structured import of_pivots, parity
 from ..operators import Diagonal, LinearOperator, Product, Scaled, Sum
 from ..operators.context import Context, broadcast_batches
-from ..operators.tree import memo
 from ..operators.unitary import good_length, pad_end
 from ..properties import SELF_ADJOINT, SYMMETRIC
-from .inverse import multiply_on_host
+from .inverse import TURNED, conjugate_parts, in_batch_of, multiply_on_host, transpose_parts
 from .structured import FourierFactor
 
 # Inverses from factors that were made on the host: sparse elimination, and Toeplitz matrices by
@@ -43,10 +42,6 @@ class FixedFactor(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return self.sizes
 
-    @memo
-    def _context(self) -> Context:
-        return self.context
-
     def _transpose(self) -> LinearOperator:
         return self._replace(form=TRANSPOSED[self.form])
 
@@ -56,10 +51,8 @@ class FixedFactor(LinearOperator):
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
         dtype = xp.result_type(X.dtype, self.dtype)
-        batch = broadcast_batches(self.sizes[:-2], X.shape[:-2])
-        X = xp.astype(
-            xp.broadcast_to(X, (*batch, *X.shape[-2:])), xp.result_type(dtype, xp.float32)
-        )  # not half precision
+        # not half precision
+        X = xp.astype(in_batch_of(self, X), xp.result_type(dtype, xp.float32))
         return xp.astype(multiply_on_host(self.solver, self.form, X), dtype)
 
     @property
@@ -80,8 +73,7 @@ def _determinant(factor: FixedFactor, pivots: Any, orders: list[Any]) -> tuple[A
     for i in np.ndindex(batch):
         sign = math.prod([parity(order[i]) for order in orders])
         found[:, *i] = of_pivots(pivots[i], sign)
-    sign, logarithm = found
-    sign = np.conj(sign) if factor.form in ("H", "C") else sign
+    sign, logarithm = found.conj() if factor.form in ("H", "C") else found
     return (
         xp.asarray(sign, dtype=factor.dtype, device=device),
         xp.asarray(logarithm.real, dtype=xp.real_dtype(factor.dtype), device=device),
@@ -97,11 +89,8 @@ def gohberg_semencul(xp: Any, x: Array, y: Array) -> LinearOperator:
     """
     n, real = x.shape[-1], not xp.is_complex(x)
     length = good_length(2 * n - 1)
-    zero, ones = (
-        xp.full((*x.shape[:-1], size), value, dtype=x.dtype, device=xp.device_of(x))
-        for size, value in ((1, 0.0), (n, 1.0))
-    )
-    first_rows = Diagonal(pad_end(xp, ones, (length,), (-1,)))
+    zeros = zeros_like(xp, x, x.shape)
+    first_rows = Diagonal(pad_end(xp, zeros + 1, (length,), (-1,)))
 
     def lower(c: Array) -> LinearOperator:  # as the corner of a circulant matrix
         symbol = (xp.rfftn if real else xp.fftn)(pad_end(xp, c, (length,), (-1,)), axes=(-1,))
@@ -111,7 +100,8 @@ def gohberg_semencul(xp: Any, x: Array, y: Array) -> LinearOperator:
         return Product(lower(c), first_rows, lower(r).T)
 
     shifted_x, shifted_y = (
-        xp.concat([zero, part], axis=-1) for part in (xp.flip(x[..., 1:], axis=-1), y[..., :-1])
+        xp.concat([zeros[..., :1], part], axis=-1)
+        for part in (xp.flip(x[..., 1:], axis=-1), y[..., :-1])
     )
     whole = Sum(
         product(x / x[..., :1], xp.flip(y, axis=-1)),
@@ -143,11 +133,7 @@ class ChebyshevFactor(LinearOperator):
     def _infer(self) -> int:
         return self.A.properties & (SELF_ADJOINT | SYMMETRIC)
 
-    def _transpose(self) -> LinearOperator:
-        return self._replace(A=self.A.T)
-
-    def _conj(self) -> LinearOperator:
-        return self._replace(A=self.A.conj())
+    _transpose, _adjoint, _conj = TURNED
 
     def _matmat(self, B: Array) -> Array:
         xp = namespace_of(B)
@@ -158,8 +144,7 @@ class ChebyshevFactor(LinearOperator):
         radius = xp.maximum((high - low) / 2, center * xp.eps(self.low.dtype) ** 0.5)
         slope = center / radius
         rho = 1 / slope
-        step = B / center
-        X = step
+        X = step = B / center
         for _ in range(self.degree):
             rho_next = 1 / (2 * slope - rho)
             step = (rho_next * rho) * step + (2 * rho_next / radius) * (B - self.A @ X)
@@ -189,20 +174,11 @@ class MultigridCycle(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return self.matrices[0].shape if self.matrices else self.coarsest.shape
 
-    def _mapped(self, f: Any, swap: bool) -> LinearOperator:
-        matrices, smoothers, up, down = (
-            tuple(map(f, part))
-            for part in (self.matrices, self.smoothers, self.prolongations, self.restrictions)
-        )
-        return MultigridCycle._of(
-            matrices, smoothers, down if swap else up, up if swap else down, f(self.coarsest)
-        )
+    _conj = conjugate_parts
 
     def _transpose(self) -> LinearOperator:
-        return self._mapped(lambda A: A.T, swap=True)
-
-    def _conj(self) -> LinearOperator:
-        return self._mapped(lambda A: A.conj(), swap=False)
+        swapped = self._replace(prolongations=self.restrictions, restrictions=self.prolongations)
+        return transpose_parts(swapped)
 
     def _matmat(self, B: Array) -> Array:
         return self._cycle(0, B)
@@ -212,9 +188,8 @@ class MultigridCycle(LinearOperator):
             return self.coarsest._matmat(B)
         A, S = self.matrices[level]._matmat, self.smoothers[level]._matmat
         X = S(B)
-        X = X + self.prolongations[level]._matmat(
-            self._cycle(level + 1, self.restrictions[level]._matmat(B - A(X)))
-        )
+        coarse = self._cycle(level + 1, self.restrictions[level]._matmat(B - A(X)))
+        X = X + self.prolongations[level]._matmat(coarse)
         return X + S(B - A(X))
 
     @property

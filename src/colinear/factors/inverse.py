@@ -3,6 +3,7 @@ known."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,42 @@ from ..autodiff.implicit import CONJUGATED, TRANSPOSED, LinearMap, equation, of_
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from ..operators import Adjoint, Conjugate, Dense, LinearOperator, Transpose
-from ..operators.context import Context, broadcast_batches, known_in
+from ..operators.context import broadcast_batches, kind_of, known_in
 from ..operators.printing import bracketed
-from ..operators.tree import memo
+from ..operators.tree import map_parts, memo, sole_operand
+from ..properties import ALL_PROPERTIES
+
+
+def _of_each(turn: Callable[[LinearOperator], LinearOperator]) -> Any:
+    """A method that transposes, say, each operator that a factor holds and keeps the rest."""
+
+    def turned(self: Any) -> LinearOperator:
+        parts = (getattr(self, name) for name in self._fields)
+        return self._of(*(map_parts(part, turn, lambda leaf: leaf) for part in parts))
+
+    return turned
+
+
+def in_batch_of(A: LinearOperator, X: Array) -> Array:
+    """X with the batch dimensions of a product with A."""
+    batch = broadcast_batches(A.shape[:-2], X.shape[:-2])
+    return X if batch == X.shape[:-2] else namespace_of(X).broadcast_to(X, (*batch, *X.shape[-2:]))
+
+
+def shape_of(name: str) -> Any:
+    """The property `shape` of a factor that has that of one of its fields."""
+    return property(lambda self: tuple(getattr(self, name).shape))
+
+
+# `shape` and `_context` of the factors that are the inverse of A
+inverse_shape: Any = property(lambda self: (*self.A.shape[:-2], *self.A.shape[:-3:-1]))
+inverse_context: Any = memo(lambda self: self.A._context)
+
+# `_transpose`, `_adjoint` and `_conj` of the factors that are turned part by part
+transpose_parts = _of_each(lambda A: A.T)
+adjoint_parts = _of_each(lambda A: A.H)
+conjugate_parts = _of_each(lambda A: A.conj())
+TURNED = transpose_parts, adjoint_parts, conjugate_parts
 
 
 class Implicit(LinearOperator):
@@ -34,45 +68,26 @@ class Implicit(LinearOperator):
     solver: LinearOperator
     find: Callable[[Any, Any], LinearOperator] | None
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        *batch, m, n = self.A.shape
-        return (*batch, n, m)
-
-    @memo
-    def _context(self) -> Context:
-        return self.A._context
+    shape, _context = inverse_shape, inverse_context
+    _transpose, _adjoint, _conj = TURNED
 
     def _infer(self) -> int:
         return self.A.properties | self.solver.properties
-
-    def _transpose(self) -> LinearOperator:
-        return Implicit._of(self.A.T, self.solver.T, None)
-
-    def _adjoint(self) -> LinearOperator:
-        return Implicit._of(self.A.H, self.solver.H, None)
-
-    def _conj(self) -> LinearOperator:
-        return Implicit._of(self.A.conj(), self.solver.conj(), None)
 
     def _matmat(self, X: Array) -> Array:
         xp, own = namespace_of(X), self.A.arrays()
         if not xp.is_differentiated(X, *own):
             return self.solver._matmat(X)
-        batch = broadcast_batches(self.A.shape[:-2], X.shape[:-2])
         dtype = own[0].dtype if isinstance(self.A, Dense) else self.A.dtype
         X = X if X.dtype == dtype else xp.astype(X, xp.result_type(dtype, X.dtype))
-        X = X if batch == X.shape[:-2] else xp.broadcast_to(X, (*batch, *X.shape[-2:]))
-        return self._solve(xp, X, own)
+        return self._solve(xp, in_batch_of(self.A, X), own)
 
     def _to_dense(self) -> Array:
         xp, own = self.xp, self.A.arrays()
         if not xp.is_differentiated(*own):
             return self.solver._to_dense()
         *batch, _, n = self.shape
-        eye = xp.broadcast_to(
-            xp.eye(n, dtype=self.A.dtype, device=self._context.device), (*batch, n, n)
-        )
+        eye = xp.broadcast_to(xp.eye(n, **kind_of(self.A)), (*batch, n, n))
         held = len(self.solver.arrays())
         first = lambda _, *arrays: (
             self.solver.with_arrays(arrays[len(arrays) - held :])._to_dense(),
@@ -115,13 +130,15 @@ def known_determinant(factor: Any) -> Callable[[], tuple[Array, Array]] | None:
         return known_determinant(factor.A)
     if isinstance(factor, Adjoint | Conjugate):
         known = known_determinant(factor.A)
-        return None if known is None else lambda: _conjugate(factor.xp, *known())
-    found: Callable[[], tuple[Array, Array]] | None = getattr(factor, "slogdet", None)
-    return found
+        if known is None:
+            return None
 
+        def conjugate() -> tuple[Array, Array]:
+            sign, logarithm = known()
+            return factor.xp.conj(sign), logarithm
 
-def _conjugate(xp: Any, sign: Array, logarithm: Array) -> tuple[Array, Array]:
-    return xp.conj(sign), logarithm
+        return conjugate
+    return getattr(factor, "slogdet", None)
 
 
 def _slogdet(A: Array, solver: Any) -> tuple[Array, Array]:
@@ -167,13 +184,14 @@ def multiply_on_host(solver: Any, form: str, X: Array) -> Array:
     or conjugate ("C").
     """
     xp = namespace_of(X)
+
+    def multiply(form: str, x: tuple[Array]) -> tuple[Array]:
+        return (xp.map_on_host(lambda B: solver.solve(B, form).astype(B.dtype), *x),)
+
     if not xp.is_differentiated(X):
-        return xp.map_on_host(lambda B: solver.solve(B, form).astype(B.dtype), X)
+        return multiply(form, (X,))[0]
     forward, backward = (
-        lambda x, form=form: (
-            xp.map_on_host(lambda B: solver.solve(B, form).astype(B.dtype), x[0]),
-        )
-        for form in (form, CONJUGATED[TRANSPOSED[form]])
+        functools.partial(multiply, each) for each in (form, CONJUGATED[TRANSPOSED[form]])
     )
     return xp.linear_rule(LinearMap(xp, forward, backward, lambda constants: (2,)), (X,))[0]
 
@@ -207,39 +225,26 @@ class Inverse(LinearOperator):
         self.__dict__.update(known_in(A._context), shape=A.shape)
         return self
 
-    @property
-    def operands(self) -> tuple[LinearOperator, ...]:
-        return (self.A,)
+    operands = sole_operand
+    _inherited = ALL_PROPERTIES  # a PSD operator that has an inverse is PD
 
     @memo
     def shape(self) -> tuple[int, ...]:
         return self.A.shape
 
-    def _infer(self) -> int:
-        # each of the six passes to the inverse (a PSD operator that has one is PD)
-        return self.A.properties
-
-    def _transpose(self) -> LinearOperator:
-        return Inverse._of(self.A.T, self.factor.T)
-
-    def _adjoint(self) -> LinearOperator:
-        return Inverse._of(self.A.H, self.factor.H)
-
-    def _conj(self) -> LinearOperator:
-        return Inverse._of(self.A.conj(), self.factor.conj())
+    _transpose, _adjoint, _conj = TURNED
 
     def _matmat(self, X: Array) -> Array:
         Y = self.factor._matmat(X)
-        if Y.dtype == X.dtype:
-            return Y
-        # half precision is factored in single
-        return self.xp.astype(Y, self.xp.result_type(self.A.dtype, X.dtype))
+        return Y if Y.dtype == X.dtype else self._rounded(Y, X)
 
     def _matvec(self, x: Array) -> Array:
         y = self.factor._matvec(x)
-        if y.dtype == x.dtype:
-            return y
-        return self.xp.astype(y, self.xp.result_type(self.A.dtype, x.dtype))
+        return y if y.dtype == x.dtype else self._rounded(y, x)
+
+    def _rounded(self, Y: Array, X: Array) -> Array:
+        """Y in the dtype of a product with X: half precision is factored in single."""
+        return self.xp.astype(Y, self.xp.result_type(self.A.dtype, X.dtype))
 
     def _residual_bound(self, X: Array, B: Array) -> float | None:
         return self.factor._residual_bound(X, B)

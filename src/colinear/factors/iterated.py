@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..autodiff.implicit import Equation, equation
-from ..backends import Array, namespace_of, program
+from ..backends import Array, namespace_of, positive_or_one, program
 from ..errors import DtypeError, ShapeError
 from ..info import Info, is_detailed, recording, report, total
 from ..methods.iterate import Outcome, Products, described, refined, without_unknowns
@@ -22,9 +22,25 @@ from ..operators.context import Context, broadcast_batches
 from ..operators.tree import TEST_HOOKS, memo
 from ..properties import POSITIVE_SEMIDEFINITE
 from ..status import FIRST_FAILURE, Status, deliver, failed
+from .inverse import (
+    TURNED,
+    adjoint_parts,
+    conjugate_parts,
+    inverse_context,
+    inverse_shape,
+    transpose_parts,
+)
 from .runs import check_inner_failures, outcome_when_run, sampled_terms
 
 # A^-1 (or A^+) applied by an iterative method: what an `Inverse` keeps where nothing was factored.
+
+
+def _multiply(self: Any, X: Array) -> Array:
+    return self.solve(X, vector=False)
+
+
+def _multiply_vector(self: Any, x: Array) -> Array:
+    return self.solve(x[:, None], vector=True)[..., 0]
 
 
 class Iterated(LinearOperator):
@@ -44,60 +60,40 @@ class Iterated(LinearOperator):
 
     _product_is_a_run: ClassVar[bool] = True
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        *batch, m, n = self.A.shape
-        return (*batch, n, m)
-
-    @memo
-    def _context(self) -> Context:
-        return self.A._context
+    shape, _context = inverse_shape, inverse_context
 
     def _infer(self) -> int:
         return self.A.properties if self.A.shape[-1] == self.A.shape[-2] else 0
 
     def _transpose(self) -> LinearOperator:
-        M = self._preconditioner_of_both
-        return Iterated._of(
-            self.A.T, None if M is None else M.T, None, self.method, self.consistent
-        )
+        return transpose_parts(self._for_both)
 
     def _adjoint(self) -> LinearOperator:
-        M = self._preconditioner_of_both
-        return Iterated._of(
-            self.A.H, None if M is None else M.H, None, self.method, self.consistent
-        )
+        return adjoint_parts(self._for_both)
 
     @property
-    def _preconditioner_of_both(self) -> LinearOperator | None:
-        """The preconditioner, if its adjoint is one of A^H: not of a rectangular A, nor of A^H
-        A."""
+    def _for_both(self) -> Iterated:
+        """It without a start, and with a preconditioner only if its adjoint is one of A^H: not of a
+        rectangular A, nor of A^H A."""
         m, n = self.A.shape[-2:]
-        return None if m != n or self.method.squares_operator else self.preconditioner
+        M = None if m != n or self.method.squares_operator else self.preconditioner
+        return self._replace(preconditioner=M, x0=None)
 
     def _conj(self) -> LinearOperator:
-        M = self.preconditioner
-        return Iterated._of(
-            self.A.conj(), None if M is None else M.conj(), None, self.method, self.consistent
-        )
+        return conjugate_parts(self._replace(x0=None))
 
-    def _matmat(self, X: Array) -> Array:
-        return self.solve(X, vector=False)
+    _matmat, _matvec = _multiply, _multiply_vector
 
-    def _matvec(self, x: Array) -> Array:
-        return self.solve(x[:, None], vector=True)[..., 0]
-
-    def solve(self, B: Array, vector: bool, rounded: Any = None) -> Array:
-        """A^-1 B; reports how it went. `rounded`: the dtype that the answer will be given in, if
-        it is a narrower one."""
-        X, info = self.run(B, vector, rounded, warns=not is_detailed())
+    def solve(self, B: Array, vector: bool) -> Array:
+        """A^-1 B; reports how it went."""
+        X, info = self.run(B, vector, warns=not is_detailed())
         return report(info, X)
 
     def run(
         self, B: Array, vector: bool, rounded: Any = None, warns: bool = False
     ) -> tuple[Array, Info]:
-        """A^-1 B, and how it went. A program of `torch.compile` warns by itself of a failure, if
-        it `warns`."""
+        """A^-1 B, and how it went. `rounded`: the dtype that the answer will be given in, if it is
+        a narrower one. A program of `torch.compile` warns by itself of a failure, if it `warns`."""
         xp = namespace_of(B)
         dtype = xp.result_type(self.A.dtype, B.dtype) if not self.A.is_neutral else B.dtype
         # half precision is summed in single
@@ -148,7 +144,7 @@ def _as_rounded(
     tol = inverse.method.tolerance(xp, dtype)
     R = B - _product(inverse.A, B.dtype)(xp.astype(xp.astype(X, dtype), B.dtype))
     size = column_norms(xp, B)
-    residual = column_norms(xp, R) / xp.where(size > 0, size, 1)
+    residual = column_norms(xp, R) / positive_or_one(xp, size)
     lost = (outcome.status == int(Status.SUCCESS)) & xp.logical_not(residual <= tol)
     return outcome._replace(
         status=xp.where(lost, int(Status.STAGNATION), outcome.status), residual=residual
@@ -168,19 +164,17 @@ def _extreme_factor(inverse: Iterated, B: Array, outcome: Outcome) -> Array | No
     ):
         return None
     codes = status_of(xp.to_numpy(outcome.status))
-    digits = 1024 if xp.eps(B.dtype) < 1e-10 else 128  # the range of exponents
     if not (codes >= int(FIRST_FAILURE)).any() or getattr(method, "damping", 0.0) != 0:
         return None
-    if codes.max() == int(Status.NONFINITE) and not _has_entries_beyond(
-        xp, A, 2.0 ** (0.3 * digits)
-    ):
+    digits = 1024 if xp.eps(B.dtype) < 1e-10 else 128  # the range of exponents
+    limit, power = 2.0 ** (0.3 * digits), 2.0 ** (0.6 * digits // 1)
+    if codes.max() == int(Status.NONFINITE) and not _has_entries_beyond(xp, A, limit):
         return None  # a product gave NaN: another would tell nothing
     size = column_norms(xp, B)
-    product = (A.H if method.least_squares else A) @ (B / xp.where(size > 0, size, 1)[..., None, :])
+    product = (A.H if method.least_squares else A) @ (B / positive_or_one(xp, size)[..., None, :])
     scale = xp.to_numpy(xp.stop_gradient(xp.max(column_norms(xp, product), axis=-1))).astype(float)
-    factor = np.where(scale < 2.0 ** (-0.3 * digits), 2.0 ** (0.6 * digits // 1), 1.0)
-    factor = np.where(scale > 2.0 ** (0.3 * digits), 2.0 ** (-0.6 * digits // 1), factor)
-    factor = np.where((scale > 0) & (scale < np.inf), factor, 1.0)
+    factor = np.where((0 < scale) & (scale < 1 / limit), power, 1.0)
+    factor = np.where((limit < scale) & (scale < np.inf), 1 / power, factor)
     if (factor == 1).all():
         return None
     return xp.asarray(factor[..., None, None], dtype=xp.real_dtype(B.dtype), device=xp.device_of(B))
@@ -195,10 +189,10 @@ def _rescaled(inverse: Iterated, factor: Array) -> Iterated:
     """The inverse of factor A, by the same method."""
     A, M, x0 = inverse.A, inverse.preconditioner, inverse.x0
     c = factor[..., 0, 0]
-    start = None if x0 is None else x0 / (c if x0.ndim == 1 else factor)
-    scaled = (c * A)._claim(A.properties)
     return inverse._replace(
-        A=scaled, preconditioner=None if M is None else ((1 / c) * M)._claim(M.properties), x0=start
+        A=(c * A)._claim(A.properties),
+        preconditioner=None if M is None else ((1 / c) * M)._claim(M.properties),
+        x0=None if x0 is None else x0 / (c if x0.ndim == 1 else factor),
     )
 
 
@@ -296,8 +290,8 @@ def _bounded(A: LinearOperator) -> Any:
 
     def multiply(X: Array) -> Array:
         xp = namespace_of(X)
-        size = xp.max(xp.abs(X), axis=-2 if X.ndim > 1 else -1, keepdims=True)
-        size = xp.where(size > 0, size, 1)
+        size = xp.max(xp.abs(X), axis=max(-2, -X.ndim), keepdims=True)
+        size = positive_or_one(xp, size)
         return xp.astype(A @ (X / size), X.dtype) * size
 
     return multiply
@@ -318,7 +312,7 @@ def _solution(
         return outcome.X, outcome
     if xp.is_functional:  # what is traced comes out as arrays
         first, aux = functools.partial(outcome_of, inverse, watch, tol), 4 + watch.record
-        X, *numbers = xp.linear_rule(_equation(inverse, watch, tol, first, aux), (B,), arrays)
+        X, *numbers = xp.linear_rule(equation_of(inverse, watch, tol, first, aux), (B,), arrays)
         return X, Outcome(None, *numbers, *(None,) * (5 - aux))
     found: list[Outcome] = []
 
@@ -326,15 +320,12 @@ def _solution(
         found.append(outcome_of(inverse, watch, tol, *arrays))
         return (found[0].X,)
 
-    return _equation(inverse, watch, tol, keep)(B, arrays), found[0]
+    return equation_of(inverse, watch, tol, keep)(B, arrays), found[0]
 
 
-def attached(inverse: Iterated, B: Array, X: Array, watch: Monitor, tol: float) -> Array:
-    """X = A^-1 B, as it is, with its derivatives."""
-    return _equation(inverse, watch, tol, lambda *_: (X,))(B, inverse.arrays())
-
-
-def _equation(inverse: Iterated, watch: Monitor, tol: float, first: Any, aux: int = 0) -> Equation:
+def equation_of(
+    inverse: Iterated, watch: Monitor, tol: float, first: Any, aux: int = 0
+) -> Equation:
     """The rule of B -> A^-1 B. What its derivatives need are more runs, each of which warns if
     it fails."""
 
@@ -386,13 +377,8 @@ def working_memory(method: Any, A: LinearOperator) -> float:
 
 # The failures of a method after which another may do better.
 _WRONG_KIND = (Status.NOT_POSITIVE_DEFINITE, Status.BREAKDOWN)
-_SLOW = (Status.STAGNATION, Status.MAX_ITERATIONS)
-_HOPEFUL = {
-    "CG": _WRONG_KIND,
-    "MINRES": _WRONG_KIND,
-    "GMRES": (*_WRONG_KIND, *_SLOW),
-    "BiCGSTAB": (*_WRONG_KIND, *_SLOW),
-}
+_OR_SLOW = (*_WRONG_KIND, Status.STAGNATION, Status.MAX_ITERATIONS)
+_HOPEFUL = {"CG": _WRONG_KIND, "MINRES": _WRONG_KIND, "GMRES": _OR_SLOW, "BiCGSTAB": _OR_SLOW}
 
 
 class Attempts(LinearOperator):
@@ -414,20 +400,8 @@ class Attempts(LinearOperator):
     def _infer(self) -> int:
         return self.attempts[0].properties
 
-    def _transpose(self) -> LinearOperator:
-        return Attempts._of(tuple(each.T for each in self.attempts))
-
-    def _adjoint(self) -> LinearOperator:
-        return Attempts._of(tuple(each.H for each in self.attempts))
-
-    def _conj(self) -> LinearOperator:
-        return Attempts._of(tuple(each.conj() for each in self.attempts))
-
-    def _matmat(self, X: Array) -> Array:
-        return self.solve(X, vector=False)
-
-    def _matvec(self, x: Array) -> Array:
-        return self.solve(x[:, None], vector=True)[..., 0]
+    _transpose, _adjoint, _conj = TURNED
+    _matmat, _matvec = _multiply, _multiply_vector
 
     def solve(self, B: Array, vector: bool) -> Array:
         """A^-1 B; reports how it went."""
@@ -458,12 +432,12 @@ class Attempts(LinearOperator):
             and not self.properties & POSITIVE_SEMIDEFINITE
             and len(infos) == 2
         )
-        status = info.status if info.failed or guessed else Status.FELL_BACK
-        counts = {
-            "iterations": total(i.iterations for i in infos),
-            "matvecs": total(i.matvecs for i in infos),
-        }
-        return best, info.replace(status=status, message=message, **counts)
+        return best, info.replace(
+            status=info.status if info.failed or guessed else Status.FELL_BACK,
+            message=message,
+            iterations=total(i.iterations for i in infos),
+            matvecs=total(i.matvecs for i in infos),
+        )
 
     @property
     def _flops(self) -> float:

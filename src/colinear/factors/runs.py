@@ -15,11 +15,10 @@ from ..methods.iterate import Outcome, described
 from ..methods.loop import Monitor
 from ..methods.svrg import Terms
 from ..operators import LinearOperator, Product
-from ..operators.context import Context
 from ..operators.terms import NOT_A_SUM, minibatch, term_count
-from ..operators.tree import memo
 from ..properties import POSITIVE_SEMIDEFINITE
 from ..status import Status, combine, deliver, failed
+from .inverse import TURNED, inverse_context, shape_of
 
 # Iterations that multiply with operators whose products are iterations themselves: is the answer
 # judged by products that failed?
@@ -96,26 +95,18 @@ def skeleton(xp: Any, value: Any, arrays: list[Array], objects: list[Any]) -> tu
     """What `value` is but for its arrays and for objects without a description, which are
     appended to the lists."""
     cls = type(value)
+    parts = lambda values: tuple([skeleton(xp, each, arrays, objects) for each in values])
     if value is None or isinstance(value, (bool, int, float, complex, str)):
         return ("constant", value)
     if isinstance(value, (tuple, list)):
-        return ("sequence", cls, tuple([skeleton(xp, item, arrays, objects) for item in value]))
+        return ("sequence", cls, parts(value))
     if hasattr(cls, "_matmat"):
-        return (
-            "operator",
-            cls,
-            value._claims,
-            tuple([skeleton(xp, getattr(value, x), arrays, objects) for x in cls._fields]),
-        )
+        fields = parts([getattr(value, name) for name in cls._fields])
+        return ("operator", cls, value._claims, fields)
     if getattr(cls, "_is_method", False):
         # a callback is in the `Monitor`
         kept = tuple([name for name in _fields_of(cls) if not callable(getattr(value, name))])
-        return (
-            "method",
-            cls,
-            kept,
-            tuple([skeleton(xp, getattr(value, x), arrays, objects) for x in kept]),
-        )
+        return ("method", cls, kept, parts([getattr(value, name) for name in kept]))
     if isinstance(value, xp.array_types):
         arrays.append(value)
         return ("array",)
@@ -186,18 +177,15 @@ def _call(key: tuple[Any, ...], objects: Sequence[Any]) -> tuple[Any, ...]:
     description, watching, tol, warns = key
     watch = Monitor(*watching)
 
-    def inverse_of(arrays: Sequence[Array]) -> Any:
-        return _whole(description, iter(arrays), iter(objects))
+    def both(arrays: Sequence[Array]) -> tuple[Any, Array]:
+        return _whole(description, iter(arrays[1:]), iter(objects)), arrays[0]
 
     def run(arrays: Sequence[Array]) -> list[Array]:
-        B, *leaves = arrays
-        xp, inverse = namespace_of(B), inverse_of(leaves)
-        outcome = iterated.outcome_of(inverse, watch, tol, B)
+        inverse, B = both(arrays)
+        xp, outcome = namespace_of(B), iterated.outcome_of(inverse, watch, tol, B)
         if warns:
-            deliver(
-                described(xp, outcome, inverse.method, watch, inverse.preconditioner is not None),
-                "warn",
-            )
+            has_preconditioner = inverse.preconditioner is not None
+            deliver(described(xp, outcome, inverse.method, watch, has_preconditioner), "warn")
         counts = (
             xp.asarray(x, dtype="int64")
             for x in (outcome.status, outcome.iterations, outcome.matvecs)
@@ -205,21 +193,16 @@ def _call(key: tuple[Any, ...], objects: Sequence[Any]) -> tuple[Any, ...]:
         return [x.clone() for x in (outcome.X, *counts, outcome.residual)]
 
     def like(arrays: Sequence[Array]) -> list[Array]:
-        B, *leaves = arrays
-        xp, inverse = namespace_of(B), inverse_of(leaves)
-        *batch, _, k = B.shape
+        inverse, B = both(arrays)
+        xp, (*batch, _, k) = namespace_of(B), B.shape
         empty = functools.partial(xp.zeros, device=xp.device_of(B))
         counts = [empty(shape, dtype="int64") for shape in ((*batch, k), (*batch, k), ())]
-        real = xp.real_dtype(B.dtype)
-        return [
-            empty((*batch, inverse.A.shape[-1], k), dtype=B.dtype),
-            *counts,
-            empty((*batch, k), dtype=real),
-        ]
+        X = empty((*batch, inverse.A.shape[-1], k), dtype=B.dtype)
+        return [X, *counts, empty((*batch, k), dtype=xp.real_dtype(B.dtype))]
 
     def attach(arrays: Sequence[Array], X: Array) -> Array:
-        B, *leaves = arrays
-        return iterated.attached(inverse_of(leaves), B, X, watch, tol)
+        inverse, B = both(arrays)
+        return iterated.equation_of(inverse, watch, tol, lambda *_: (X,))(B, inverse.arrays())
 
     return run, like, attach
 
@@ -239,21 +222,19 @@ def sampled_terms(A: LinearOperator, method: Any, squared: bool | None = None) -
     A = A.to(dtype=A.xp.float32) if getattr(A.dtype, "itemsize", 0) == 2 else A
     count = term_count(A)
     squared = not A.properties & POSITIVE_SEMIDEFINITE if squared is None else squared
-    if count < 2 and squared and A._has_rows:
-        whole: LinearOperator = Product(A.H, A)
-        count, product = term_count(whole), lambda indices, X: minibatch(whole, indices) @ X
-    elif count < 2:
-        raise MethodError(
-            f"{method.name}: {A!r} {NOT_A_SUM}; or use CG(), which needs products with A alone."
-        )
-    elif squared:
-        whole = A
+    whole = A
+    if count < 2:
+        if not (squared and A._has_rows):
+            raise MethodError(
+                f"{method.name}: {A!r} {NOT_A_SUM}; or use CG(), which needs products with A alone."
+            )
+        whole = Product(A.H, A)
+        count = term_count(whole)
 
-        def product(indices: Array, X: Array) -> Array:
-            some = minibatch(A, indices)
-            return some.H @ (some @ X)
-    else:
-        whole, product = A, lambda indices, X: minibatch(A, indices) @ X
+    def product(indices: Array, X: Array) -> Array:
+        some = minibatch(whole, indices)
+        return some.H @ (some @ X) if squared and whole is A else some @ X
+
     size = method.batch_of(count)
     if size > count:
         raise ValueError(
@@ -279,25 +260,11 @@ class Seeded(LinearOperator):
     A: LinearOperator
     numbers: Array
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.A.shape
-
-    @memo
-    def _context(self) -> Context:
-        return self.A._context
+    shape, _context = shape_of("A"), inverse_context
+    _transpose, _adjoint, _conj = TURNED
 
     def _infer(self) -> int:
         return self.A.properties
-
-    def _transpose(self) -> LinearOperator:
-        return Seeded._of(self.A.T, self.numbers)
-
-    def _adjoint(self) -> LinearOperator:
-        return Seeded._of(self.A.H, self.numbers)
-
-    def _conj(self) -> LinearOperator:
-        return Seeded._of(self.A.conj(), self.numbers)
 
     def _matmat(self, X: Array) -> Array:
         return self.A @ X

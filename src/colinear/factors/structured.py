@@ -19,9 +19,10 @@ from ..operators import (
     Triangular,
 )
 from ..operators.banded import bound_of_tridiagonal, natural_length, pad_with_zeros
-from ..operators.context import Context, broadcast_batches, context_of
+from ..operators.context import Context, broadcast_batches, context_of, kind_of
 from ..operators.tree import Index, conjugate_leaves, memo
 from ..operators.unitary import bound_by_norm, fourier_flops, sine_transform
+from .inverse import TURNED
 
 # Inverses of structured matrices as operators: by Fourier transforms, along bands, and in bases of
 # eigenvectors.
@@ -43,15 +44,13 @@ class FourierFactor(LinearOperator):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        n = 1
-        for size in self.grid:
-            n *= size
+        n = math.prod(self.grid)
         return (*self.symbol.shape[: -len(self.grid)], n, n)
 
     @memo
     def _context(self) -> Context:
-        backend, dtype, device = context_of("FourierFactor", (self.symbol,))
-        return Context(backend, self.xp.real_dtype(dtype) if self.real else dtype, device)
+        own = context_of("FourierFactor", (self.symbol,))
+        return own._replace(dtype=self.xp.real_dtype(own.dtype)) if self.real else own
 
     @memo
     def xp(self) -> Any:
@@ -60,9 +59,8 @@ class FourierFactor(LinearOperator):
     def _adjoint(self) -> LinearOperator:
         return self._replace(symbol=self.xp.conj(self.symbol))
 
-    def _conj(
-        self,
-    ) -> LinearOperator:  # frequency k of the conjugate is the conjugate of frequency -k
+    def _conj(self) -> LinearOperator:
+        # frequency k of the conjugate is the conjugate of frequency -k
         axes = tuple(range(-len(self.grid), 0))
         mirrored = self.xp.roll(self.xp.flip(self.symbol, axis=axes), (1,) * len(axes), axis=axes)
         return self._replace(symbol=self.xp.conj(mirrored))
@@ -104,12 +102,8 @@ class TridiagonalFactor(LinearOperator):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        n = self.diag.shape[-1]
-        return (
-            *broadcast_batches(*(d.shape[:-1] for d in (self.lower, self.diag, self.upper))),
-            n,
-            n,
-        )
+        batch = broadcast_batches(*(d.shape[:-1] for d in (self.lower, self.diag, self.upper)))
+        return (*batch, *self.diag.shape[-1:] * 2)
 
     def _transpose(self) -> LinearOperator:
         return TridiagonalFactor._of(self.upper, self.diag, self.lower)
@@ -166,9 +160,7 @@ def lapack_band(A: Any, lower: int, upper: int) -> Array:
     by_offset = dict(zip(A.offsets, A.diagonals))
 
     def row(k: int) -> Array:
-        d = by_offset.get(
-            k, xp.zeros((natural_length(k, m, n),), dtype=A.dtype, device=A._context.device)
-        )
+        d = by_offset.get(k, xp.zeros((natural_length(k, m, n),), **kind_of(A)))
         d = xp.astype(xp.broadcast_to(d, (*A.batch_shape, d.shape[-1])), A.dtype)
         before = min(max(k, 0), n)
         return pad_with_zeros(xp, d, before, n - before - d.shape[-1], axis=-1)
@@ -196,11 +188,9 @@ class SpectralFactor(LinearOperator):
         return SpectralFactor._of(self.W.H, self.xp.conj(self.d), self.V.H, self.real)
 
     def _conj(self) -> LinearOperator:
-        return (
-            self
-            if self.real
-            else SpectralFactor._of(self.V.conj(), self.xp.conj(self.d), self.W.conj(), False)
-        )
+        if self.real:
+            return self
+        return SpectralFactor._of(self.V.conj(), self.xp.conj(self.d), self.W.conj(), False)
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
@@ -223,11 +213,7 @@ class StackedBlocks(LinearOperator):
         *batch, count, m, n = self.A.shape
         return (*batch, count * m, count * n)
 
-    def _transpose(self) -> LinearOperator:
-        return StackedBlocks._of(self.A.T)
-
-    def _conj(self) -> LinearOperator:
-        return StackedBlocks._of(self.A.conj())
+    _transpose, _adjoint, _conj = TURNED
 
     def _matmat(self, X: Array) -> Array:
         xp, (count, m, n) = namespace_of(X), self.A.shape[-3:]
@@ -247,15 +233,12 @@ def as_blocks(B: LinearOperator, count: int) -> LinearOperator:
     if B.ndim == 2:
         return Kronecker(Identity(count, like=B), B)
     if isinstance(B, Permutation):
-        given, n = B.perm.host if isinstance(B.perm, Index) else B.perm, B.shape[-1]
-        starts = n * np.arange(count)[:, None]
-        if isinstance(B.perm, Index):
-            return Permutation._of(Index((given + starts).reshape(*B.shape[:-3], -1)), B.context)
+        is_index = isinstance(B.perm, Index)
+        given = B.perm.host if is_index else B.perm
         xp = namespace_of(given)
-        flat = xp.reshape(
-            given + xp.asarray(starts, device=xp.device_of(given)), (*B.shape[:-3], -1)
-        )
-        return Permutation._of(flat, B.context)
+        starts = xp.asarray(B.shape[-1] * np.arange(count)[:, None], device=xp.device_of(given))
+        flat = xp.reshape(given + starts, (*B.shape[:-3], -1))
+        return Permutation._of(Index(flat) if is_index else flat, B.context)
     if isinstance(B, Dense | Triangular):  # views, where there are such
         return BlockDiag(*(B.with_arrays((A,)) for A in B.xp.moveaxis(B.A, -3, 0)))
     return BlockDiag(*(B[..., i, :, :] for i in range(count)))
@@ -292,8 +275,7 @@ class LineFactor(LinearOperator):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        size = self.pivots.shape[0] * self.pivots.shape[1]
-        return (size, size)
+        return (self.pivots.size,) * 2
 
     def _matmat(self, X: Array) -> Array:
         m, n = self.pivots.shape
@@ -313,13 +295,11 @@ class LineFactor(LinearOperator):
         """In place."""
         rows, multipliers = np.moveaxis(Y, -3, 0), self.multipliers[..., None]
         product = np.empty(rows.shape[1:], Y.dtype)
-        for i in range(1, len(rows)):
-            np.multiply(multipliers[i - 1], rows[i - 1], out=product)
-            rows[i] -= product
+        for i, multiplier in enumerate(multipliers):  # L^-1
+            rows[i + 1] -= np.multiply(multiplier, rows[i], out=product)
         Y /= self.pivots[..., None]
-        for i in range(len(rows) - 2, -1, -1):
-            np.multiply(multipliers[i], rows[i + 1], out=product)
-            rows[i] -= product
+        for i in reversed(range(len(multipliers))):  # L^-H
+            rows[i] -= np.multiply(multipliers[i], rows[i + 1], out=product)
 
     @property
     def _flops(self) -> float:
@@ -348,8 +328,7 @@ class SchurFactor(LinearOperator):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        n = math.prod([T.shape[-1] for T in self.triangles])
-        return (n, n)
+        return (math.prod([T.shape[-1] for T in self.triangles]),) * 2
 
     def _matmat(self, X: Array) -> Array:
         return self._apply(X, is_adjoint=False)

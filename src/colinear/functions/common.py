@@ -269,7 +269,7 @@ def reciprocal_spectrum(xp: Any, values: Array) -> Array:
         test = functools.partial(_are_regular, MARGIN * xp.eps(values.dtype))
         ends = xp.stop_gradient(smallest), xp.stop_gradient(largest)
         if take_for_granted(test, *ends, failure=Status.SINGULAR):
-            return xp.reciprocal(values)
+            return 1 / values
     regular = smallest > MARGIN * xp.eps(values.dtype) * largest
     status = outcome(xp, regular, Status.SINGULAR)
     finite = xp.isfinite(smallest + largest)  # NaN stays through min and max

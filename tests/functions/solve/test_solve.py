@@ -263,7 +263,7 @@ def test_factorisations_of_many_large_matrices_agree_with_those_of_each(dtype):
     G = right_side(rng, (40, n, n), dtype)
     C = right_side(rng, (n, 2), dtype)
     factors = xp.lu_factor(G)
-    for options, M in (({}, G), ({"transpose": True}, G.mT), ({"adjoint": True}, G.mT.conj())):
+    for options, M in (({}, G), ({"adjoint": True}, G.mT.conj())):
         assert np.allclose(M @ xp.lu_solve(*factors, C, **options), C, atol=tol)
 
 

@@ -1,7 +1,5 @@
 """The JAX backend: the names of `backends.NAMES`, each from the file that its kind is in."""
 
-from __future__ import annotations
-
 from .arrays import *
 from .closures import *
 from .control import *

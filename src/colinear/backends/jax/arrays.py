@@ -13,15 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..shared import by_name, extreme_scale, fft, ifft, through_single
+from ..shared import LENT_DTYPES, by_name, diagonal, extreme_scale, fft, half, ifft, itself
+from ..shared import never as is_compiling
 
 # names that mean here what they mean to all
 # isort: off
 from jax.numpy import (
-    abs, all, angle, any, argmax, argsort, broadcast_to, concat, conj, cos, count_nonzero, cumsum,
+    abs, all, angle, any, argmax, argsort, broadcast_to, concat, conj, cos, cumsum,
     exp, expand_dims, flip, imag, isfinite, isnan, log, logical_and, logical_not, logical_or,
-    matrix_transpose, max, maximum, mean, min, minimum, moveaxis, permute_dims, prod, real,
-    reciprocal, reshape, result_type, roll, sign, sin, sort, sqrt, squeeze, stack, sum,
+    matrix_transpose, max, maximum, mean, min, minimum, moveaxis, prod, real,
+    reshape, result_type, roll, sign, sin, sort, sqrt, squeeze, stack, sum,
     take_along_axis, tril, triu, where,
 )  # fmt: skip
 # isort: on
@@ -34,11 +35,9 @@ array_types = (jax.Array, jax.core.Tracer)  # issubclass(Tracer, jax.Array) is F
 # dtypes
 # --------------------------------------------------------------------------------------------------
 
-bool = jnp.dtype(jnp.bool_)
-float16, bfloat16, float32, float64 = map(
-    jnp.dtype, (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64)
+bool, float16, bfloat16, float32, float64, complex64, complex128 = map(
+    jnp.dtype, "bool float16 bfloat16 float32 float64 complex64 complex128".split()
 )
-complex64, complex128 = jnp.dtype(jnp.complex64), jnp.dtype(jnp.complex128)
 
 
 def dtype_from(dtype: Any) -> Any:
@@ -101,9 +100,7 @@ def adopt(x: np.ndarray, device: Any) -> jax.Array:
 
 def astype(x: Any, dtype: Any) -> jax.Array:
     dtype = dtype_from(dtype)
-    if jnp.issubdtype(x.dtype, jnp.complexfloating) and not jnp.issubdtype(
-        dtype, jnp.complexfloating
-    ):
+    if is_complex(x) and not is_complex(dtype):
         x = x.real  # JAX warns that it discards the imaginary part
     return x.astype(dtype)
 
@@ -139,9 +136,7 @@ def to_numpy(x: Any) -> np.ndarray:
     return np.asarray(x, np.float32 if x.dtype == bfloat16 else None)  # NumPy has no bfloat16
 
 
-HOST_DTYPES = frozenset(
-    map(np.dtype, ("float32", "float64", "complex64", "complex128", "int32", "int64", "bool"))
-)
+HOST_DTYPES = frozenset(map(np.dtype, LENT_DTYPES))
 
 
 def may_lend(A: Any, part: Any) -> builtins.bool:
@@ -163,9 +158,7 @@ def lend(x: Any, dtype: Any, device: Any) -> np.ndarray | None:
     return np.asarray(x)
 
 
-def host_dtype(dtype: Any) -> Any:
-    """NumPy's dtype of this name: JAX has the same ones."""
-    return dtype
+host_dtype = itself  # JAX has NumPy's dtypes
 
 
 def usual_device() -> Any:
@@ -173,8 +166,7 @@ def usual_device() -> Any:
     return jax.config.jax_default_device or jax.devices()[0]
 
 
-def copy(x: Any) -> jax.Array:
-    return jnp.array(x)
+copy = jnp.array
 
 
 def own(x: Any, lenders: Any) -> jax.Array:
@@ -228,22 +220,12 @@ def is_differentiated(*arrays: Any) -> builtins.bool:
     return builtins.any(isinstance(x, jax.core.Tracer) for x in arrays)
 
 
-def is_compiling() -> builtins.bool:
-    """Whether torch.compile traces the program."""
-    return False
-
-
 # arithmetic and products
 # --------------------------------------------------------------------------------------------------
 
 
 def take(x: Any, indices: Any, axis: int = 0) -> jax.Array:
     return jnp.take(x, jnp.asarray(indices), axis=axis)  # jnp.take refuses lists
-
-
-def diagonal(x: Any, offset: int = 0) -> jax.Array:
-    """The diagonals of the matrices in the last two axes."""
-    return jnp.diagonal(x, offset, -2, -1)
 
 
 def make_diagonal(d: Any) -> jax.Array:
@@ -291,20 +273,7 @@ def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> ja
     return norm if keepdims else jnp.squeeze(norm, axis)
 
 
-_half = through_single(astype, frozenset({float16, bfloat16}), float32)
-
-
-@_half
-def fftn(x: Any, axes: Any = None) -> jax.Array:
-    return _each_axis(jnp.fft.fft, x, axes)
-
-
-@_half
-def ifftn(x: Any, axes: Any = None) -> jax.Array:
-    return _each_axis(jnp.fft.ifft, x, axes)
-
-
-def _each_axis(transform: Callable, x: Any, axes: Any) -> jax.Array:
+def _each_axis(transform: Callable, x: Any, axes: Any = None) -> jax.Array:
     """One axis after another: XLA has transforms of at most three."""
     x = x.astype(complex_dtype(x.dtype))
     for axis in range(x.ndim) if axes is None else axes:
@@ -312,13 +281,16 @@ def _each_axis(transform: Callable, x: Any, axes: Any) -> jax.Array:
     return x
 
 
-@_half
+fftn, ifftn = (half(functools.partial(_each_axis, f)) for f in (jnp.fft.fft, jnp.fft.ifft))
+
+
+@half
 def rfftn(x: Any, axes: Any) -> jax.Array:
     """The transform of real numbers: the first half of the last axis, which determines the rest."""
     return _each_axis(jnp.fft.fft, jnp.fft.rfft(x, axis=axes[-1]), axes[:-1])
 
 
-@_half
+@half
 def irfftn(x: Any, shape: Any, axes: Any) -> jax.Array:
     """The real numbers of this shape (along the axes) of which `x` is the transform."""
     for length, axis in zip(shape[:-1], axes[:-1], strict=True):
@@ -359,19 +331,21 @@ def generator(seed: Any) -> Any:
     return jax.random.key(seed)
 
 
-def split(gen: Any, n: int = 2) -> list[Any]:
-    """`n` independent keys."""
-    return list(jax.random.split(gen, n))
+split = jax.random.split  # independent keys, two or as many as are asked for
+fold_in = jax.random.fold_in  # the source of the i-th block of numbers: a key of its own
 
 
-def fold_in(gen: Any, i: Any) -> Any:
-    """The source of the i-th block of numbers: a key of its own."""
-    return jax.random.fold_in(gen, i)
+def _drawn(draw: Callable) -> Callable:
+    """`draw(gen, shape, dtype)` of any shape and dtype, on a device."""
+
+    @functools.wraps(draw)
+    def drawn(gen: Any, shape: Any, dtype: Any = jnp.float64, device: Any = None) -> jax.Array:
+        return to_device(draw(gen, tuple(shape), dtype_from(dtype)), device)
+
+    return drawn
 
 
-def normal(gen: Any, shape: Any, dtype: Any = None, device: Any = None) -> jax.Array:
-    """Standard normal numbers; complex ones have E|z|^2 = 1."""
-    return to_device(jax.random.normal(gen, _shape(shape), _float(dtype)), device)
+normal = _drawn(jax.random.normal)  # standard; complex numbers have E|z|^2 = 1
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
@@ -383,30 +357,21 @@ def _signs(gen: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     return (1 - 2 * bits.reshape(-1)[:size].astype(dtype)).reshape(shape)
 
 
-def rademacher(gen: Any, shape: Any, dtype: Any = None, device: Any = None) -> jax.Array:
+@_drawn
+def rademacher(gen: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     """Signs, +1 or -1; if complex, 1, i, -1 or -i."""
-    dtype = _float(dtype)
     if not is_complex(dtype):
-        return to_device(_signs(gen, _shape(shape), dtype), device)
+        return _signs(gen, shape, dtype)
     values = jnp.array([1, 1j, -1, -1j], dtype)
-    return to_device(values[jax.random.randint(gen, _shape(shape), 0, len(values))], device)
+    return values[jax.random.randint(gen, shape, 0, len(values))]
 
 
-def uniform(gen: Any, shape: Any, dtype: Any = None, device: Any = None) -> jax.Array:
+@_drawn
+def uniform(gen: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     """Uniform numbers in [0, 1), or in the unit square if complex."""
-    dtype = _float(dtype)
     if is_complex(dtype):
-        parts = jax.random.uniform(gen, (2, *_shape(shape)), real_dtype(dtype))
-        return to_device(jax.lax.complex(parts[0], parts[1]), device)
-    return to_device(jax.random.uniform(gen, _shape(shape), dtype), device)
-
-
-def _shape(shape: Any) -> tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(shape)
-
-
-def _float(dtype: Any) -> Any:
-    return default_float() if dtype is None else dtype_from(dtype)
+        return jax.lax.complex(*jax.random.uniform(gen, (2, *shape), real_dtype(dtype)))
+    return jax.random.uniform(gen, shape, dtype)
 
 
 def axpy(a: Any, x: Any, y: Any) -> jax.Array:

@@ -4,6 +4,7 @@ for our formulas."""
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -62,63 +63,51 @@ def hoist(
             ValueError,
         ):  # f does not mix these dtypes: it is given the first one instead
             continue
-    hidden = {
-        id(c): c
-        for program in programs
-        for c in program.constants
-        if isinstance(c, jax.core.Tracer)
-    }
+    constants = itertools.chain.from_iterable(program.constants for program in programs)
+    hidden = {id(c): c for c in constants if isinstance(c, jax.core.Tracer)}
     if not hidden:
         return f, ()
     places = {key: place for place, key in enumerate(hidden)}
-    return Hoisted(
-        f, [_Program.without(program, places) for program in programs], axes, len(hidden)
-    ), tuple(hidden.values())
+    programs = [program.without(places) for program in programs]
+    return Hoisted(f, programs, axes, len(hidden)), tuple(hidden.values())
 
 
 class _Program(NamedTuple):
-    """A traced function: what it computes, from arguments (None: arrays) and constants (of those
-    hoisted, the place)."""
+    """A traced function: what it computes, from arguments and constants (None for those
+    hoisted)."""
 
     jaxpr: Any
     constants: list
-    hoisted: dict[int, int]
+    places: list  # among the hoisted, None for what is not
     arguments: list  # shapes of the arrays, None for what is no array
     structure: Any  # of the answer
 
     def without(self, places: dict[int, int]) -> _Program:
-        hoisted = {i: places[id(c)] for i, c in enumerate(self.constants) if id(c) in places}
-        kept = [None if i in hoisted else c for i, c in enumerate(self.constants)]
-        return self._replace(constants=kept, hoisted=hoisted)
+        kept = [None if id(c) in places else c for c in self.constants]
+        return self._replace(constants=kept, places=[places.get(id(c)) for c in self.constants])
 
     def run(self, arrays: list, hidden: tuple) -> Any:
-        constants = list(self.constants)
-        for i, place in self.hoisted.items():
-            # `A.to(dtype=...)` may have changed it
-            constants[i] = jnp.asarray(hidden[place], self.jaxpr.constvars[i].aval.dtype)
+        # `A.to(dtype=...)` may have changed their dtypes
+        constants = [
+            c if place is None else jnp.asarray(hidden[place], variable.aval.dtype)
+            for c, place, variable in zip(self.constants, self.places, self.jaxpr.constvars)
+        ]
         found = jax.core.eval_jaxpr(self.jaxpr, constants, *(x for x in arrays if x is not None))
         return jax.tree.unflatten(self.structure, found)
 
 
 def _trace(f: Callable, arguments: tuple) -> _Program:
     leaves, structure = jax.tree.flatten(arguments)
-    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) if _is_array(x) else None for x in leaves]
+    is_array = lambda x: isinstance(x, (jax.Array, jax.core.Tracer, np.ndarray))
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else None for x in leaves]
 
     def flat(*arrays: Any) -> Any:
         given = iter(arrays)
-        return f(
-            *jax.tree.unflatten(
-                structure,
-                [x if s is None else next(given) for x, s in zip(leaves, shapes, strict=True)],
-            )
-        )
+        every = [x if s is None else next(given) for x, s in zip(leaves, shapes, strict=True)]
+        return f(*jax.tree.unflatten(structure, every))
 
     closed, answer = jax.make_jaxpr(flat, return_shape=True)(*(s for s in shapes if s is not None))
-    return _Program(closed.jaxpr, list(closed.consts), {}, shapes, jax.tree.structure(answer))
-
-
-def _is_array(x: Any) -> bool:
-    return isinstance(x, (jax.Array, jax.core.Tracer, np.ndarray))
+    return _Program(closed.jaxpr, list(closed.consts), [], shapes, jax.tree.structure(answer))
 
 
 class Hoisted:
@@ -133,7 +122,7 @@ class Hoisted:
         split = len(arguments) - self.count
         leaves, hidden = jax.tree.leaves(arguments[:split]), arguments[split:]
         program = next(
-            (p for p in self.programs if _first(p.arguments).dtype == _first(leaves).dtype),
+            (p for p in self.programs if p.arguments[0].dtype == leaves[0].dtype),
             self.programs[-1],
         )
         arrays = [
@@ -146,23 +135,23 @@ class Hoisted:
         """The program over the axes that are longer than in its example, one after the other."""
         if arrays[0].ndim > program.arguments[0].ndim:
             return jax.vmap(lambda x: self._mapped(program, [x, *arrays[1:]], hidden))(arrays[0])
-        for place, axis, axis_of_answer in self.axes:
-            if arrays[place].shape[axis] == program.arguments[place].shape[axis]:
-                continue
+        longer = (
+            axes
+            for axes in self.axes
+            if arrays[axes[0]].shape[axes[1]] != program.arguments[axes[0]].shape[axes[1]]
+        )
+        place, axis, axis_of_answer = next(longer, (None, 0, 0))
+        if place is None:
+            return program.run(arrays, hidden)
 
-            def one(x: Any, place: int = place, axis: int = axis, out: int = axis_of_answer) -> Any:
-                element = [*arrays[:place], jnp.expand_dims(x, axis), *arrays[place + 1 :]]
-                return jnp.squeeze(self._mapped(program, element, hidden), out)
+        def one(x: Any) -> Any:
+            element = [*arrays[:place], jnp.expand_dims(x, axis), *arrays[place + 1 :]]
+            return jnp.squeeze(self._mapped(program, element, hidden), axis_of_answer)
 
-            return jax.vmap(one, axis, axis_of_answer)(arrays[place])
-        return program.run(arrays, hidden)
+        return jax.vmap(one, axis, axis_of_answer)(arrays[place])
 
     def __repr__(self) -> str:
         return f"<{self.__name__} of its arguments and {self.count} arrays it closed over>"
-
-
-def _first(leaves: list) -> Any:
-    return next(x for x in leaves if x is not None and hasattr(x, "dtype"))
 
 
 # JAX's strict modes, in which no dtype is promoted and no rank raised.

@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from .arrays import is_differentiated
+
 # control
 # --------------------------------------------------------------------------------------------------
 
@@ -55,31 +57,18 @@ def loop_map(f: Callable, *arrays: Any) -> jax.Array:
 # --------------------------------------------------------------------------------------------------
 
 
-def register_pytree(cls: type, flatten: Callable, unflatten: Callable) -> None:
-    """Make `cls` a tree: `flatten(x) -> (children, static)`, `unflatten(static, children) -> x`."""
-    jax.tree_util.register_pytree_node(cls, flatten, unflatten)
+register_pytree, tree_map = jax.tree_util.register_pytree_node, jax.tree.map
+jit, synchronize = jax.jit, jax.block_until_ready
 
 
-def tree_map(f: Callable, tree: Any, *rest: Any) -> Any:
-    """Apply `f` to the leaves of one tree, or of several of the same structure. None is an empty
-    tree."""
-    return jax.tree.map(f, tree, *rest)
+def map_on_host(f: Callable, X: Any, *others: Any) -> Any:
+    """`f(X)`, or `f(X, *others)`, of NumPy arrays, of the shape and dtype of X, with any leading
+    dimensions; it has no derivatives."""
 
+    def on_host(*arrays: Any) -> np.ndarray:
+        return np.ascontiguousarray(f(*map(np.asarray, arrays)), X.dtype)
 
-def jit(f: Any) -> Any:
-    """`f` compiled, once for each shape and dtype of its arguments."""
-    return jax.jit(f)
-
-
-def synchronize(x: Any) -> Any:
-    """`x`, once it has been computed."""
-    return jax.block_until_ready(x)
-
-
-def map_on_host(f: Callable, X: Any) -> Any:
-    """`f(X)` of NumPy arrays, of the shape and dtype of X, with any leading dimensions; it has
-    no derivatives."""
-    if not isinstance(X, jax.core.Tracer):  # at once: a callback is traced for each call
-        return jax.device_put(np.asarray(f(np.asarray(X)), X.dtype), X.sharding)
+    if not is_differentiated(X, *others):  # at once: a callback is traced for each call
+        return jax.device_put(on_host(X, *others), X.sharding)
     shape = jax.ShapeDtypeStruct(X.shape, X.dtype)
-    return jax.pure_callback(lambda X: f(np.asarray(X)), shape, X, vmap_method="broadcast_all")
+    return jax.pure_callback(on_host, shape, X, *others, vmap_method="broadcast_all")

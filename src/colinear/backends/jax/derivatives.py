@@ -60,14 +60,12 @@ def linear_transpose(f: Callable, x_like: Any) -> Callable:
     return lambda y: transpose(y)[0]
 
 
-def vmap(f: Callable, in_axes: Any = 0) -> Callable:
-    """`f` over an axis of its arguments (those whose axis is not None)."""
-    return jax.vmap(f, in_axes)
+vmap, checkpoint, stop_gradient = jax.vmap, jax.checkpoint, jax.lax.stop_gradient
 
 
 def custom_derivative(
     f: Callable,
-    jvp: Callable | None = None,
+    jvp: Callable,
     vjp: Callable | None = None,
     ranks: tuple[int, ...] | None = None,
 ) -> Callable:
@@ -78,55 +76,24 @@ def custom_derivative(
     jvp : callable
         `jvp(primals, tangents, output) -> tangent of the output`, linear in the tangents and made
         of what JAX can transpose: it then serves both modes.
-    vjp : callable
-        `vjp(primals, output, cotangent) -> cotangents`, one for each primal, None for those
-        without; by the adjoint: where f is linear, f(x) = M x, it gives M^H g. Used if there is no
-        jvp; then there is no forward mode.
-    ranks : tuple of int, optional
-        As in torch, where vmap needs them.
+    vjp, ranks
+        As in torch, which needs them for reverse mode and for vmap.
     """
-    if jvp is None and vjp is None:
-        raise ValueError("custom_derivative: give jvp, vjp or both")
-    if jvp is not None:
-        forward = jax.custom_jvp(f)
+    forward = jax.custom_jvp(f)
 
-        @forward.defjvp
-        @in_ordinary_modes
-        def push(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
-            primals = tuple(map(jnp.asarray, primals))  # numbers of Python's are among them
-            output = forward(*primals)
-            still = [getattr(t, "dtype", None) == jax.dtypes.float0 for t in tangents]
-            moved = (
-                jnp.zeros_like(x) if no else jnp.asarray(t)
-                for x, t, no in zip(primals, tangents, still, strict=True)
-            )
-            return output, jvp(primals, tuple(moved), output)
-
-        return forward
-    assert vjp is not None
-    pull, reverse = vjp, jax.custom_vjp(f)
-
+    @forward.defjvp
     @in_ordinary_modes
-    def keep(*primals: Any) -> tuple[Any, Any]:
-        output = f(*primals)
-        return output, (primals, output)
+    def push(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
+        primals = tuple(map(jnp.asarray, primals))  # numbers of Python's are among them
+        output = forward(*primals)
+        is_still = lambda t: getattr(t, "dtype", None) == jax.dtypes.float0
+        moved = (
+            jnp.zeros_like(x) if is_still(t) else jnp.asarray(t)
+            for x, t in zip(primals, tangents, strict=True)
+        )
+        return output, jvp(primals, tuple(moved), output)
 
-    @in_ordinary_modes
-    def back(kept: Any, cotangent: Any) -> tuple:
-        primals, output = kept
-        cotangents = pull(primals, output, _conjugate(cotangent))
-        return tuple(None if g is None else _conjugate(g) for g in cotangents)
-
-    reverse.defvjp(keep, back)
-    return reverse
-
-
-stop_gradient = jax.lax.stop_gradient
-
-
-def checkpoint(f: Callable) -> Callable:
-    """`f`, of which derivatives compute the intermediate values again instead of keeping them."""
-    return jax.checkpoint(f)
+    return forward
 
 
 linear = Primitive("colinear_linear_rule")
@@ -181,11 +148,9 @@ class Program:
     def run(self, *arrays: Any) -> list:
         closed = self.closed()
         found = jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *arrays)
-        return (
-            found
-            if self.like is None
-            else [x.astype(out.dtype) for x, out in zip(found, self.like, strict=True)]
-        )
+        if self.like is None:
+            return found
+        return [x.astype(out.dtype) for x, out in zip(found, self.like, strict=True)]
 
     def __repr__(self) -> str:
         return "..."
@@ -217,14 +182,14 @@ def _jvp(primals: Any, tangents: Any, *, rule: Any, count: int, program: Program
     x, constants, dx, moved = (
         tuple(part) for each in (primals, filled) for part in (each[:count], each[count:])
     )
-    aux = _aux(rule)
-    known = tuple(out[: len(out) - aux])
-    if any(type(t) is not ad.Zero for t in tangents[count:]):
-        straight = any(type(t) is not ad.Zero for t in tangents[:count])
-        found = rule.tangent(x, constants, dx if straight else None, moved, known)
+    is_zero = [type(t) is ad.Zero for t in tangents]
+    split = len(out) - _aux(rule)
+    known = tuple(out[:split])
+    if all(is_zero[count:]):
+        found = linear_rule(rule.again() if _aux(rule) else rule, dx, constants, known)
     else:
-        found = linear_rule(rule.again() if aux else rule, dx, constants, known)
-    return out, [*found, *map(_no_tangent, out[len(out) - aux :])]
+        found = rule.tangent(x, constants, None if all(is_zero[:count]) else dx, moved, known)
+    return out, [*found, *map(_no_tangent, out[split:])]
 
 
 def _no_tangent(x: Any) -> Any:
@@ -240,11 +205,8 @@ def _aux(rule: Any) -> int:
 def _transpose(cotangents: Any, *arrays: Any, rule: Any, count: int, program: Program) -> Any:
     x, constants = arrays[:count], arrays[count:]
     cotangents = cotangents[: len(cotangents) - _aux(rule)]
-    given = [
-        jnp.zeros(g.aval.shape, g.aval.dtype) if type(g) is ad.Zero else jnp.conj(g)
-        for g in cotangents
-    ]
-    pulled = linear_rule(rule.adjoint(), tuple(given), constants)
+    given = tuple(jnp.conj(ad.instantiate_zeros(g)) for g in cotangents)
+    pulled = linear_rule(rule.adjoint(), given, constants)
     back = [
         _fitted(jnp.conj(g), a.aval.dtype) if ad.is_undefined_primal(a) else None
         for a, g in zip(x, pulled, strict=True)
@@ -255,25 +217,17 @@ def _transpose(cotangents: Any, *arrays: Any, rule: Any, count: int, program: Pr
 def _fitted(g: Any, dtype: Any) -> Any:
     """A cotangent of the dtype of what it belongs to: the adjoint of real numbers being taken
     for complex ones is the real part."""
-    is_complex = jnp.issubdtype(g.dtype, jnp.complexfloating) and not jnp.issubdtype(
-        dtype, jnp.complexfloating
-    )
-    return (g.real if is_complex else g).astype(dtype)
+    return (g if is_complex(dtype) else jnp.real(g)).astype(dtype)
 
 
 @in_ordinary_modes
 def _batch(arrays: Any, axes: Any, *, rule: Any, count: int, program: Program) -> Any:
-    size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
-    moved = [
-        x if axis is None else jnp.moveaxis(x, axis, 0)
-        for x, axis in zip(arrays, axes, strict=True)
-    ]
-    mapped = tuple(None if axis is None else 0 for axis in axes)
-    x = [
-        a if axis == 0 else jnp.broadcast_to(a, (size, *a.shape))
-        for a, axis in zip(moved[:count], mapped, strict=False)
-    ]
-    out = linear_rule(Mapped(rule, mapped[count:], program.run), tuple(x), tuple(moved[count:]))
+    given = list(zip(arrays, axes, strict=True))
+    size = next(a.shape[axis] for a, axis in given if axis is not None)
+    x = tuple(batching.bdim_at_front(a, axis, size) for a, axis in given[:count])
+    constants = tuple(a if axis is None else jnp.moveaxis(a, axis, 0) for a, axis in given[count:])
+    mapped = tuple(None if axis is None else 0 for axis in axes[count:])
+    out = linear_rule(Mapped(rule, mapped, program.run), x, constants)
     return out, [0] * len(out)
 
 
@@ -287,10 +241,9 @@ class Mapped:
     run: Callable[..., Any] | None = None
 
     def apply(self, x: tuple, constants: tuple) -> tuple:
-        axes = (0,) * len(x), self.axes
         if self.run is None:
-            return jax.vmap(self.rule.apply, axes)(x, constants)
-        return tuple(jax.vmap(self.run, (*axes[0], *axes[1]))(*x, *constants))
+            return jax.vmap(self.rule.apply, (0, self.axes))(x, constants)
+        return tuple(jax.vmap(self.run, (*(0,) * len(x), *self.axes))(*x, *constants))
 
     @property
     def aux(self) -> int:
@@ -305,13 +258,7 @@ class Mapped:
     def tangent(
         self, x: tuple, constants: tuple, dx: tuple | None, moved: tuple, output: tuple
     ) -> tuple:
-        axes = (
-            (0,) * len(x),
-            self.axes,
-            None if dx is None else (0,) * len(x),
-            self.axes,
-            (0,) * len(output),
-        )
+        axes = (0, self.axes, None if dx is None else 0, self.axes, 0)
         return jax.vmap(self.rule.tangent, axes)(x, constants, dx, moved, output)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import warnings
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from typing import Any
 
 import jax
@@ -31,76 +32,38 @@ FAILED_PRECONDITION = 9  # XLA's code of the error that a warning has become
 # --------------------------------------------------------------------------- XLA's C interface
 
 
-class _Structure(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t), ("extension", ctypes.c_void_p)]
+def _structure(**fields: Any) -> Any:
+    """A structure of C with these fields."""
+    return type("Structure", (ctypes.Structure,), {"_fields_": list(fields.items())})
 
 
-class _Version(_Structure):
-    _fields_ = [("major", ctypes.c_int), ("minor", ctypes.c_int)]
-
-
-class _Metadata(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t), ("version", _Version)]
-
-
-class _Extension(ctypes.Structure):
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("type", ctypes.c_int),
-        ("next", ctypes.c_void_p),
-        ("metadata", ctypes.POINTER(_Metadata)),
-    ]
-
-
-class _ErrorArguments(_Structure):
-    _fields_ = [("message", ctypes.c_char_p), ("code", ctypes.c_int)]
-
-
-_CreateError = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_ErrorArguments))
-
-
-class _Interface(_Structure):
-    _fields_ = [
-        ("version", _Version),
-        ("internal", ctypes.c_void_p),
-        ("create_error", _CreateError),
-    ]
-
-
-class _Text(ctypes.Structure):
-    _fields_ = [("start", ctypes.c_void_p), ("length", ctypes.c_size_t)]
-
-
-class _Arguments(_Structure):
-    _fields_ = [("count", ctypes.c_int64), ("types", ctypes.c_void_p), ("values", ctypes.c_void_p)]
-
-
-class _Attributes(_Structure):
-    _fields_ = [
-        ("count", ctypes.c_int64),
-        ("types", ctypes.c_void_p),
-        ("names", ctypes.c_void_p),
-        ("values", ctypes.POINTER(ctypes.POINTER(_Text))),
-    ]
-
-
-class _Frame(ctypes.Structure):
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("extension", ctypes.POINTER(_Extension)),
-        ("interface", ctypes.POINTER(_Interface)),
-        ("context", ctypes.c_void_p),
-        ("stage", ctypes.c_int),
-        ("arguments", _Arguments),
-        ("results", _Arguments),
-        ("attributes", _Attributes),
-    ]
-
+_HEAD = {"size": c_size_t, "extension": c_void_p}
+_Version = _structure(**_HEAD, major=c_int, minor=c_int)
+_Metadata = _structure(size=c_size_t, version=_Version)
+_Extension = _structure(size=c_size_t, type=c_int, next=c_void_p, metadata=POINTER(_Metadata))
+_ErrorArguments = _structure(**_HEAD, message=c_char_p, code=c_int)
+_CreateError = ctypes.CFUNCTYPE(c_void_p, POINTER(_ErrorArguments))
+_Interface = _structure(**_HEAD, version=_Version, internal=c_void_p, create_error=_CreateError)
+_Text = _structure(start=c_void_p, length=c_size_t)
+_Arguments = _structure(**_HEAD, count=c_int64, types=c_void_p, values=c_void_p)
+_Attributes = _structure(
+    **_HEAD, count=c_int64, types=c_void_p, names=c_void_p, values=POINTER(POINTER(_Text))
+)
+_Frame = _structure(
+    size=c_size_t,
+    extension=POINTER(_Extension),
+    interface=POINTER(_Interface),
+    context=c_void_p,
+    stage=c_int,
+    arguments=_Arguments,
+    results=_Arguments,
+    attributes=_Attributes,
+)
 
 _versions: set[int] = set()  # the major ones that XLA has told
 
 
-@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_Frame))
+@ctypes.CFUNCTYPE(c_void_p, POINTER(_Frame))
 def _called_by_xla(frame: Any) -> Any:
     """Warn by the text of the call's one attribute; return an error of XLA's if that raises."""
     interface, extension = frame.contents.interface, frame.contents.extension
@@ -115,9 +78,8 @@ def _called_by_xla(frame: Any) -> Any:
         _versions.add(version.major)
         return None
     text = frame.contents.attributes.values[0].contents
-    category, _, message = ctypes.string_at(text.start, text.length).decode().partition(": ")
     try:
-        _warn(message, category)
+        _warn(ctypes.string_at(text.start, text.length).decode())
     except Warning as warning:
         arguments = _ErrorArguments(
             ctypes.sizeof(_ErrorArguments), None, repr(warning).encode(), FAILED_PRECONDITION
@@ -130,7 +92,8 @@ for _platform in PLATFORMS:
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(_called_by_xla), platform=_platform)
 
 
-def _warn(message: str, category: str) -> None:
+def _warn(text: str) -> None:
+    category, _, message = text.partition(": ")
     warnings.warn(message, getattr(errors, category, UserWarning), stacklevel=4)
 
 
@@ -153,18 +116,10 @@ def warn_later(
         if which := int(np.max(which, initial=0)):
             warnings.warn(messages[which - 1], category, stacklevel=3)
         return result
-    leaves, structure = jax.tree.flatten(result)
-    is_array = [isinstance(leaf, jax.Array) for leaf in leaves]
-    arrays = iter(
-        _warn_p.bind(
-            jnp.max(which.astype(np.int32), initial=0),
-            *(leaf for leaf, is_one in zip(leaves, is_array) if is_one),
-            texts=tuple(f"{category.__name__}: {message}" for message in messages),
-        )
-    )
-    return jax.tree.unflatten(
-        structure, [next(arrays) if is_one else leaf for leaf, is_one in zip(leaves, is_array)]
-    )
+    texts = tuple(f"{category.__name__}: {message}" for message in messages)
+    arrays = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
+    warned = iter(_warn_p.bind(jnp.max(which.astype(np.int32), initial=0), *arrays, texts=texts))
+    return jax.tree.map(lambda leaf: next(warned) if isinstance(leaf, jax.Array) else leaf, result)
 
 
 @functools.cache
@@ -176,8 +131,7 @@ def warning_effects() -> Any:
 @_warn_p.def_impl
 def _now(which: Any, *arrays: Any, texts: tuple[str, ...]) -> list:
     if which := int(which):
-        category, _, message = texts[which - 1].partition(": ")
-        _warn(message, category)
+        _warn(texts[which - 1])
     return list(arrays)
 
 
@@ -188,21 +142,18 @@ def _shapes(which: Any, *arrays: Any, texts: tuple[str, ...]) -> tuple[list, Any
 
 def _tangent(primals: Any, tangents: Any, *, texts: tuple[str, ...]) -> tuple[list, list]:
     """The tangents warn too: a program may compute a derivative alone."""
-    which, *arrays = primals
-    is_zero = [type(tangent) is ad.Zero for tangent in tangents[1:]]
-    moving = [tangent for tangent, zero in zip(tangents[1:], is_zero) if not zero]
-    moved = iter(_warn_p.bind(which, *moving, texts=texts) if moving else ())
-    return (
-        _warn_p.bind(which, *arrays, texts=texts),
-        [tangent if zero else next(moved) for tangent, zero in zip(tangents[1:], is_zero)],
-    )
+    return _warn_p.bind(*primals, texts=texts), _warn_for(primals[0], tangents[1:], texts)
 
 
 def _transpose(cotangents: Any, which: Any, *arrays: Any, texts: tuple[str, ...]) -> list:
-    is_zero = [type(cotangent) is ad.Zero for cotangent in cotangents]
-    passing = [cotangent for cotangent, zero in zip(cotangents, is_zero) if not zero]
-    passed = iter(_warn_p.bind(which, *passing, texts=texts) if passing else ())
-    return [None, *(None if zero else next(passed) for zero in is_zero)]
+    return [None, *_warn_for(which, cotangents, texts)]
+
+
+def _warn_for(which: Any, values: Any, texts: tuple[str, ...]) -> list:
+    """The values, of which those that are not symbolic zeros warn."""
+    moving = [x for x in values if type(x) is not ad.Zero]
+    warned = iter(_warn_p.bind(which, *moving, texts=texts) if moving else ())
+    return [x if type(x) is ad.Zero else next(warned) for x in values]
 
 
 def _batch(arguments: Any, axes: Any, *, texts: tuple[str, ...]) -> tuple[list, list]:
@@ -215,21 +166,16 @@ def _lower(context: Any, which: Any, *arrays: Any, texts: tuple[str, ...]) -> li
     """The branches; none in a program that is exported, which must run without this package."""
     if not context.module_context.lowering_parameters.for_export:
         tell = [functools.partial(_call, text) for text in texts]
-        branches = mlir.lower_fun(lambda which: jax.lax.switch(which, [_nothing, *tell]), True)
+        branches = mlir.lower_fun(lambda which: jax.lax.switch(which, [lambda: (), *tell]), True)
         branches(context.replace(avals_in=context.avals_in[:1], avals_out=[]), which)
     return list(arrays)
-
-
-def _nothing() -> tuple:
-    return ()
 
 
 def _call(text: str) -> tuple:
     if _versions <= {MAJOR_VERSION}:
         jax.ffi.ffi_call(TARGET, (), has_side_effect=True)(text=text)
     else:  # more slowly, but the structures above may not be XLA's
-        category, _, message = text.partition(": ")
-        jax.debug.callback(functools.partial(_warn, message, category))
+        jax.debug.callback(functools.partial(_warn, text))
     return ()
 
 

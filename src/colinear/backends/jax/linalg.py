@@ -12,59 +12,57 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import adjoint as _adjoint
+from .. import hermitian, shared
 from .. import jax as xp
-from .. import shared as _banded
 from ..numpy import control as _recurrences
 from ..numpy import linalg as _numpy_linalg
 from ..shared import (
+    by_columns,
     cholesky_solve,
+    common,
     eigen_solve,
     extreme_scale,
+    half,
     ldl_slogdet,
+    lu_parity,
     lu_substitute,
     of_finite,
 )
-from .arrays import _half
-from .closures import in_ordinary_modes
+from .arrays import is_differentiated
+from .control import map_on_host
+from .derivatives import custom_derivative
 
 Array = Any
 
 LARGE = 256  # rows from which the time that a call to the host takes is small beside what it saves
 
 
-def _common(*arrays: Array) -> list[Array]:
-    dtype = jnp.result_type(*arrays)
-    return [jnp.asarray(x, dtype) for x in arrays]
-
-
-def _spread(*arrays: tuple[Array, int]) -> list[Array]:
+def _spread(ranks: tuple[int, ...], *arrays: Array) -> list[Array]:
     """Broadcast the leading dimensions of arrays of these ranks."""
-    batch = jnp.broadcast_shapes(*(x.shape[: x.ndim - rank] for x, rank in arrays))
-    return [jnp.broadcast_to(x, (*batch, *x.shape[x.ndim - rank :])) for x, rank in arrays]
+    cuts = [x.ndim - rank for x, rank in zip(arrays, ranks, strict=True)]
+    batch = jnp.broadcast_shapes(*(x.shape[:cut] for x, cut in zip(arrays, cuts)))
+    return [jnp.broadcast_to(x, (*batch, *x.shape[cut:])) for x, cut in zip(arrays, cuts)]
 
 
 # Cholesky, LU, LDL
 # -------------------------------------------------------------------------------------------------
 
 
-@jax.custom_jvp
-def _cholesky(A: Array) -> Array:
-    """JAX's own takes the mean of A and its adjoint first, so that the gradient is symmetric;
-    that takes longer than the factorisation."""
-    return jax.lax.linalg.cholesky(A, symmetrize_input=False)
-
-
-@_cholesky.defjvp
-@in_ordinary_modes
-def _cholesky_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    L, dA = _cholesky(*primals), tangents[0]
+def _cholesky_tangent(primals: tuple, tangents: tuple, L: Array) -> Array:
     # L^-1 dA L^-H, of which dL = L tril(., half of the diagonal)
-    M = solve_triangular(L, (dA + _adjoint(xp, dA)) / 2)
+    M = solve_triangular(L, hermitian(xp, tangents[0]))
     M = _adjoint(xp, solve_triangular(L, _adjoint(xp, M)))
-    return L, L @ (jnp.tril(M, -1) + jnp.eye(M.shape[-1], dtype=M.dtype) * M / 2)
+    return L @ (jnp.tril(M, -1) + jnp.eye(M.shape[-1], dtype=M.dtype) * M / 2)
 
 
-@_half
+# JAX's own takes the mean of A and its adjoint first, so that the gradient is symmetric; that takes
+# longer than the factorisation.
+_cholesky = custom_derivative(
+    functools.partial(jax.lax.linalg.cholesky, symmetrize_input=False), _cholesky_tangent
+)
+
+
+@half
 def cholesky(A: Array) -> tuple[Array, Array]:
     """Factor Hermitian A = L L^H. Returns L and ok; L is NaN where A is not positive definite."""
     L = _cholesky(A)
@@ -72,16 +70,9 @@ def cholesky(A: Array) -> tuple[Array, Array]:
     return jnp.where(ok[..., None, None], L, jnp.nan), ok
 
 
-@jax.custom_jvp
 def _cholesky_inverse(L: Array) -> Array:
-    def on_host(L: Array) -> Array:
-        shape = jax.ShapeDtypeStruct(L.shape, L.dtype)
-        return jax.pure_callback(
-            lambda L: _numpy_linalg.cholesky_inverse(np.asarray(L)),
-            shape,
-            L,
-            vmap_method="broadcast_all",
-        )
+    """A^-1 as a matrix from `cholesky(A)`. JAX has no routine for it: of large matrices on the
+    CPU, where triangular solves take three times as long as LAPACK's, a call to the host."""
 
     def by_triangles(L: Array) -> Array:
         T = solve_triangular(L, jnp.eye(L.shape[-1], dtype=L.dtype))
@@ -89,24 +80,14 @@ def _cholesky_inverse(L: Array) -> Array:
 
     if L.shape[-1] < LARGE:
         return by_triangles(L)
+    on_host = functools.partial(map_on_host, _numpy_linalg.cholesky_inverse)
     return jax.lax.platform_dependent(L, cpu=on_host, default=by_triangles)
 
 
-@_cholesky_inverse.defjvp
-@in_ordinary_modes
-def _cholesky_inverse_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    T, M = _cholesky_inverse(*primals), tangents[0] @ _adjoint(xp, primals[0])
-    return T, -T @ (M + _adjoint(xp, M)) @ T  # -T dA T with A = L L^H
+cholesky_inverse = half(custom_derivative(_cholesky_inverse, shared.cholesky_inverse_tangent))
 
 
-@_half
-def cholesky_inverse(L: Array) -> Array:
-    """A^-1 as a matrix from `cholesky(A)`. JAX has no routine for it: of large matrices on the
-    CPU, where triangular solves take three times as long as LAPACK's, a call to the host."""
-    return _cholesky_inverse(L)
-
-
-@_half
+@half
 def lu_factor(A: Array) -> tuple[Array, Array]:
     """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps
     (from 0) as in LAPACK."""
@@ -114,19 +95,16 @@ def lu_factor(A: Array) -> tuple[Array, Array]:
     return LU, pivots
 
 
-lu_solve = _half(lu_substitute)
+lu_solve = half(lu_substitute)
 
 
-def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
-    """Turn row swaps into a permutation, A[perm] = L U, and its sign."""
-    swaps = jnp.count_nonzero(pivots != jnp.arange(pivots.shape[-1]), axis=-1)
-    return jax.lax.linalg.lu_pivots_to_permutation(pivots, n), 1 - 2 * (swaps % 2)
+lu_permutation = jax.lax.linalg.lu_pivots_to_permutation
 
 
 has_ldl = False
 
 
-@_half
+@half
 def ldl_factor(A: Array) -> tuple[Array, ...]:
     """Factor Hermitian A, definite or not, stably; what it returns is for `ldl_solve` and
     `ldl_slogdet`.
@@ -138,31 +116,26 @@ def ldl_factor(A: Array) -> tuple[Array, ...]:
     return vectors, values
 
 
-_eigen_solve = _half(eigen_solve)
-
-
-def ldl_solve(factors: tuple[Array, ...], B: Array) -> Array:
-    """Solve A X = B from `ldl_factor(A)`; B is (*batch, n, k)."""
-    return _eigen_solve(*factors, B)
+ldl_solve = half(eigen_solve)
 
 
 # orthogonal and spectral
 # -------------------------------------------------------------------------------------------
 
 
-@_half
-def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
-    """Factor A = Q R; mode "reduced" or "complete"."""
-    return tuple(jnp.linalg.qr(A, mode))
+@half
+def qr(A: Array) -> tuple[Array, Array]:
+    """Factor A = Q R, reduced."""
+    return tuple(jnp.linalg.qr(A))
 
 
-@_half
+@half
 def qr_triangle(A: Array) -> Array:
     """R of A = Q R, without Q."""
     return jnp.linalg.qr(A, "r")
 
 
-@_half
+@half
 def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
     """Factor A[:, perm] = Q R (reduced), |diag R| falling: the rank shows. JAX's own has no
     derivative: it gives the order."""
@@ -175,10 +148,10 @@ def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
 
 
 # as NumPy's: of Hermitian A, eigenvalues ascending
-eigh, eigvalsh = (_half(of_finite(f)) for f in (jnp.linalg.eigh, jnp.linalg.eigvalsh))
+eigh, eigvalsh = (half(of_finite(f)) for f in (jnp.linalg.eigh, jnp.linalg.eigvalsh))
 
 
-@_half
+@half
 @of_finite
 def eig(A: Array) -> tuple[Array, Array]:
     """Eigenvalues and eigenvectors of any square A, always complex."""
@@ -187,7 +160,7 @@ def eig(A: Array) -> tuple[Array, Array]:
     return values * scale, vectors
 
 
-@_half
+@half
 @of_finite
 def eigvals(A: Array) -> Array:
     """Eigenvalues of any square A, always complex."""
@@ -204,14 +177,14 @@ def _divide_by_scale(A: Array) -> tuple[Array, Array]:
     return scale[..., 0], A / scale
 
 
-@_half
+@half
 @of_finite
 def svd(A: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:
     """Factor A = U diag(s) V^H. Returns U, s, V^H."""
     return jnp.linalg.svd(A, full_matrices)
 
 
-@_half
+@half
 def expm(A: Array) -> Array:
     """The matrix exponential. JAX gives NaN beyond `max_squarings`: 32 of them reach norms of
     1e10."""
@@ -222,34 +195,31 @@ def expm(A: Array) -> Array:
 # --------------------------------------------------------------------------------------
 
 
-@_half
+@half
 def solve_triangular(
     A: Array,
     B: Array,
     lower: bool = True,
     unit_diagonal: bool = False,
-    transpose: bool = False,
     adjoint: bool = False,
 ) -> Array:
-    """Solve A X = B, A^T X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
+    """Solve A X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
     triangle is not read."""
-    A, B = _common(A, B)
+    A, B = common(A, B)
     solve = functools.partial(
         jax.lax.linalg.triangular_solve,
         left_side=True,
         lower=lower,
-        transpose_a=transpose or adjoint,
+        transpose_a=adjoint,
         conjugate_a=adjoint,
         unit_diagonal=unit_diagonal,
     )
-    if A.ndim == 2 and B.ndim > 2:  # one matrix, many right sides: they are columns of one
-        columns = jnp.moveaxis(B, -2, 0)
-        X = solve(A, columns.reshape(len(A), math.prod(columns.shape[1:])))
-        return jnp.moveaxis(X.reshape(columns.shape), 0, -2)
-    return solve(*_spread((A, 2), (B, 2)))
+    if A.ndim == 2 and B.ndim > 2:
+        return by_columns(functools.partial(solve, A), B)
+    return solve(*_spread((2, 2), A, B))
 
 
-@_half
+@half
 def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Array:
     """Solve a tridiagonal system: diagonals (*batch, n-1), (*batch, n), (*batch, n-1), B (*batch,
     n, k).
@@ -257,16 +227,16 @@ def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Arra
     LAPACK's gtsv on the CPU and cuSPARSE's on the GPU, both with pivoting (tested: a diagonal of
     1e-9).
     """
-    lower, diag, upper, B = _common(lower, diag, upper, B)
+    lower, diag, upper, B = common(lower, diag, upper, B)
     if diag.shape[-1] == 0:
-        return _spread((diag, 1), (B, 2))[1]
+        return _spread((1, 2), diag, B)[1]
     none = [(0, 0)]
     below = jnp.pad(lower, none * (lower.ndim - 1) + [(1, 0)])
     above = jnp.pad(upper, none * (upper.ndim - 1) + [(0, 1)])
-    return jax.lax.linalg.tridiagonal_solve(*_spread((below, 1), (diag, 1), (above, 1), (B, 2)))
+    return jax.lax.linalg.tridiagonal_solve(*_spread((1, 1, 1, 2), below, diag, above, B))
 
 
-@_half
+@half
 def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
     """Solve a banded system, with pivoting: ab[..., u + i - j, j] = A[..., i, j], ab (*batch,
     l+u+1, n), B (*batch, n, k).
@@ -275,27 +245,20 @@ def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
     callback to the host, which JAX differentiates as what it is, a linear solve
     (`custom_linear_solve`).
     """
-    ab, B = _spread(*zip(_common(ab, B), (2, 2), strict=True))
-    if not any(isinstance(x, jax.core.Tracer) for x in (ab, B)):  # a callback is traced each time
-        found = _numpy_linalg.solve_banded(np.asarray(ab), widths, np.asarray(B))
-        return jax.device_put(found, B.sharding)
+    ab, B = _spread((2, 2), *common(ab, B))
 
     def solver(ab: Array, widths: tuple[int, int]) -> Any:
-        def on_host(ab: Any, B: Any) -> np.ndarray:
-            ab, B = np.asarray(ab), np.asarray(B)
-            return np.ascontiguousarray(_numpy_linalg.solve_banded(ab, widths, B))
+        on_host = lambda B, ab: _numpy_linalg.solve_banded(ab, widths, B)
+        return lambda _, B: map_on_host(on_host, B, ab)
 
-        def solve(_: Any, B: Array) -> Array:
-            shape = jax.ShapeDtypeStruct(B.shape, B.dtype)
-            return jax.pure_callback(on_host, shape, ab, B, vmap_method="broadcast_all")
-
-        return solve
-
+    solve = solver(ab, widths)
+    if not is_differentiated(ab, B):
+        return solve(None, B)
     return jax.lax.custom_linear_solve(
-        lambda X: _banded.banded_matmul(xp, ab, widths, X),
+        lambda X: shared.banded_matmul(xp, ab, widths, X),
         B,
-        solve=solver(ab, widths),
-        transpose_solve=solver(_banded.transposed(xp, ab, widths), widths[::-1]),
+        solve=solve,
+        transpose_solve=solver(shared.transposed(xp, ab, widths), widths[::-1]),
     )
 
 
@@ -317,20 +280,19 @@ def _with_values(function: Callable) -> Callable[[Callable], Callable]:
             ):
                 return scanned(*arguments, **options)
             found = function(*jax.tree.map(np.asarray, arguments), **options)
-            device = xp.device_of(arrays[0])
-            return jax.tree.map(lambda x: jax.device_put(jnp.asarray(x), device), found)
+            return jax.device_put(found, xp.device_of(arrays[0]))
 
         return wrapped
 
     return decorate
 
 
-@_half
+@half
 @_with_values(_recurrences.tridiagonal_pivots)
 def tridiagonal_pivots(d: Array, s: Array) -> Array:
     """The pivots p_i = d_i - s_(i-1) / p_(i-1) of elimination without exchanges, d (*batch, n) and
     s = lower * upper (*batch, n-1). A zero is divided by as if it were a very small number."""
-    d, s = _spread(*zip(_common(d, s), (1, 1), strict=True))
+    d, s = _spread((1, 1), *common(d, s))
     tiny = float(jnp.finfo(d.dtype).tiny)
 
     def step(p: Array, x: Array, y: Array) -> tuple[Array, Array]:
@@ -369,26 +331,24 @@ def solve_triangular_sum(triangles: tuple[Array, ...], B: Array, adjoint: bool =
 
 
 @_with_values(_recurrences.solve_shifted)
-def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> tuple[Array, Array]:
-    """Solve (T_11 - t I) Y = c R for upper triangular T, or with the adjoint, where t is the entry
-    of its diagonal at `places`, one for each column, and T_11 what is above and before it; Y has
-    zeros from there on. Returns Y and c.
+def solve_shifted(T: Array, places: Array, R: Array) -> tuple[Array, Array]:
+    """Solve (T_11 - t I) Y = c R for upper triangular T, where t is the entry of its diagonal at
+    `places`, one for each column, and T_11 what is above and before it; Y has zeros from there
+    on. Returns Y and c.
 
     As LAPACK's trevc: a gap that is too small to divide by is taken to be eps |T|, and columns that
     grow are scaled down.
     """
-    (T, R), n = _common(T, R), T.shape[-1]
-    T, places, R = _spread((T, 2), (places, 1), (R, 2))
-    T = _adjoint(xp, jnp.triu(T)) if adjoint else jnp.triu(T)
-    t, eps = jnp.diagonal(T, 0, -2, -1), float(jnp.finfo(T.dtype).eps)
-    strict, values = (
-        T - t[..., None] * jnp.eye(n, dtype=T.dtype),
-        jnp.take_along_axis(t, places, -1),
+    (T, R), n = common(T, R), T.shape[-1]
+    T, places, R = _spread((2, 1, 2), T, places, R)
+    strict, t = jnp.triu(T, 1), jnp.diagonal(T, 0, -2, -1)
+    values, eps = jnp.take_along_axis(t, places, -1), float(jnp.finfo(T.dtype).eps)
+    least = eps * jnp.max(jnp.abs(jnp.triu(T)), (-2, -1))[..., None] + float(
+        np.finfo(np.float32).tiny
     )
-    least = eps * jnp.max(jnp.abs(T), (-2, -1))[..., None] + float(np.finfo(np.float32).tiny)
 
     def step(m: Any, state: tuple) -> tuple:
-        i, (Y, c) = m if adjoint else n - 1 - m, state
+        i, (Y, c) = n - 1 - m, state
         y = c * R[..., i, :] - (strict[..., i, None, :] @ Y)[..., 0, :]
         gap = t[..., i, None] - values
         y = jnp.where(places > i, y / jnp.where(jnp.abs(gap) < least, -least, gap), 0)
@@ -399,4 +359,4 @@ def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> t
     return xp.fori_loop(n, step, start)
 
 
-linear_recurrence = _banded.scan_recurrence
+linear_recurrence = shared.scan_recurrence

@@ -21,7 +21,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from .arrays import _half
+from ..shared import half
 
 WIDTH = 32  # entries of a row that one slab takes
 SMALL = 1 << 14  # entries up to which compiling slabs takes longer than they save
@@ -29,7 +29,7 @@ SMALL = 1 << 14  # entries up to which compiling slabs takes longer than they sa
 product = Primitive("colinear_sparse_matmul")
 
 
-@_half
+@half
 def sparse_matmul(data: Any, structure: Any, X: Any) -> jax.Array:
     """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) ->
     (*batch, m, k); batch shapes broadcast."""

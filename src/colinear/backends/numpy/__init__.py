@@ -1,7 +1,5 @@
 """The NumPy backend: the names of `backends.NAMES`, each from the file that its kind is in."""
 
-from __future__ import annotations
-
 from .arrays import *
 from .control import *
 from .linalg import *

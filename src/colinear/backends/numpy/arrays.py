@@ -13,15 +13,25 @@ from typing import Any
 import numpy as np
 
 from ...errors import BackendError, DeviceError
-from ..shared import extreme_scale, through_single
+from ..shared import (
+    _lapack,
+    _over_batch,
+    by_columns,
+    diagonal,
+    extreme_scale,
+    fold_in,
+    half,
+    itself,
+    never,
+)
 
 # names that mean here what they mean to all
 # isort: off
 from numpy import (
     abs, all, angle, any, arange, argmax, argsort, asarray, broadcast_to, concat, cos,
-    count_nonzero, cumsum, einsum, exp, expand_dims, eye, flip, full, imag, isfinite, isnan, log,
+    cumsum, einsum, exp, expand_dims, eye, flip, full, imag, isfinite, isnan, log,
     logical_and, logical_not, logical_or, matmul, max, maximum, mean, min,
-    minimum, moveaxis, ones, permute_dims, prod, real, result_type, roll, sign, sin, sort,
+    minimum, moveaxis, ones, prod, real, result_type, roll, sign, sin, sort,
     sqrt, squeeze, stack, sum, take, take_along_axis, tril, triu, vecdot, where, zeros,
 )  # fmt: skip
 # isort: on
@@ -34,18 +44,13 @@ array_types = (np.ndarray,)
 # dtypes
 # --------------------------------------------------------------------------------------------------
 
-bool = np.dtype(np.bool_)
-float16 = np.dtype(np.float16)
 bfloat16 = None
-float32 = np.dtype(np.float32)
-float64 = np.dtype(np.float64)
-complex64 = np.dtype(np.complex64)
-complex128 = np.dtype(np.complex128)
+bool, float16, float32, float64, complex64, complex128 = map(
+    np.dtype, "bool float16 float32 float64 complex64 complex128".split()
+)
 
 
-def dtype_from(dtype: Any) -> Any:
-    """The dtype called `dtype` ("float32"), or `dtype` itself."""
-    return np.dtype(dtype)
+dtype_from = np.dtype  # the dtype of this name ("float32"), or a dtype itself
 
 
 def dtype_name(dtype: Any) -> str:
@@ -118,39 +123,10 @@ def own(x: Any, lenders: Any) -> np.ndarray:
     return np.array(x)
 
 
-def peek(x: Any) -> Any:
-    """The value if it can be seen now without cost, else None: in NumPy always the value."""
-    return x
-
-
-def is_on_device(x: Any) -> builtins.bool:
-    """Whether x is on a device, for which a look at its values must wait: in NumPy never."""
-    return False
-
-
-def fetch(arrays: Any) -> list[np.ndarray]:
-    """The values of several arrays on the host."""
-    return list(arrays)
-
-
-def is_traced(x: Any) -> builtins.bool:
-    """Whether values cannot be seen: in NumPy they always can."""
-    return False
-
-
-def staged(x: Any) -> Any:
-    """`x` itself: what is computed from values that can be seen can be seen too."""
-    return x
-
-
-def is_differentiated(*arrays: Any) -> builtins.bool:
-    """Whether derivatives of what is computed from these are recorded."""
-    return False
-
-
-def is_compiling() -> builtins.bool:
-    """Whether torch.compile traces the program."""
-    return False
+# Values are on the host, can be seen, and have no derivatives.
+peek = staged = itself
+fetch = list
+is_on_device = is_traced = is_differentiated = is_compiling = never
 
 
 # arithmetic and products
@@ -168,15 +144,6 @@ def conj(x: Any) -> Any:
     return np.conj(x) if np.iscomplexobj(x) else x  # numpy.conj copies real arrays
 
 
-def reciprocal(x: Any) -> Any:
-    return 1 / x  # numpy.reciprocal of integers is an integer
-
-
-def diagonal(x: Any, offset: int = 0) -> np.ndarray:
-    """The diagonals of the matrices in the last two axes."""
-    return np.diagonal(x, offset, -2, -1)
-
-
 def make_diagonal(d: Any) -> np.ndarray:
     """The diagonal matrices, (..., n) -> (..., n, n)."""
     n = d.shape[-1]
@@ -185,17 +152,9 @@ def make_diagonal(d: Any) -> np.ndarray:
     return out
 
 
-_axpy: dict[Any, Any] = {}  # BLAS's, by dtype
-
-
 def axpy(a: Any, x: Any, y: Any) -> Any:
     """y + a x for vectors, written over y (which must be contiguous) where the framework can."""
-    found = _axpy.get(y.dtype.char)
-    if found is None:
-        from scipy.linalg import get_blas_funcs
-
-        found = _axpy[y.dtype.char] = get_blas_funcs("axpy", (y,))
-    return found(x, y, a=a)
+    return _lapack("axpy", y.dtype.char, "blas")(x, y, a=a)
 
 
 def xpby(x: Any, b: Any, y: Any) -> Any:
@@ -262,45 +221,25 @@ def _least_norm(dtype: Any) -> float:
     return float(np.sqrt(np.finfo(dtype).tiny / np.finfo(dtype).eps, dtype=np.float64))
 
 
-_half = through_single(astype, frozenset({float16}), float32)
-
-
-_TRANSFORMS: tuple[Any, ...] = (
-    np.fft.fft,
-    np.fft.ifft,
-    np.fft.fftn,
-    np.fft.ifftn,
-    np.fft.rfftn,
-    np.fft.irfftn,
+fft, ifft, fftn, ifftn, rfftn, irfftn = (
+    half(getattr(np.fft, transform)) for transform in "fft ifft fftn ifftn rfftn irfftn".split()
 )
-fft, ifft, fftn, ifftn, rfftn, irfftn = map(_half, _TRANSFORMS)
 
 
 # sparse and scattered
 # ----------------------------------------------------------------------------------------------
 
 
-@_half
+@half
 def sparse_matmul(data: Any, structure: Any, X: Any) -> np.ndarray:
     """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) ->
     (*batch, m, k)."""
-    m, n = structure.shape
     # a vector too, which SciPy multiplies faster than a block of one
     if data.ndim == 1 and X.ndim <= 2:
         return _csr(data, structure) @ X
-    if data.ndim == 1:  # one matrix, many right sides: they are columns of one
-        columns = np.moveaxis(X, -2, 0)
-        product = _csr(data, structure) @ columns.reshape(n, math.prod(columns.shape[1:]))
-        return np.moveaxis(product.reshape(m, *columns.shape[1:]), 0, -2)
-    batch = np.broadcast_shapes(data.shape[:-1], X.shape[:-2])
-    out = np.empty((*batch, m, X.shape[-1]), np.result_type(data, X))
-    data, X = (
-        np.broadcast_to(data, (*batch, data.shape[-1])),
-        np.broadcast_to(X, (*batch, *X.shape[-2:])),
-    )
-    for index in np.ndindex(batch):
-        out[index] = _csr(data[index], structure) @ X[index]
-    return out
+    if data.ndim == 1:
+        return by_columns(_csr(data, structure).__matmul__, X)
+    return _over_batch(1, 2)(lambda data, X: _csr(data, structure) @ X)(data, X)
 
 
 def _csr(data: Any, structure: Any) -> Any:
@@ -330,10 +269,9 @@ def sparse_array(data: Any, structure: Any) -> Any:
 
 def scatter_add(x: Any, index: Any, values: Any, axis: int = 0) -> np.ndarray:
     """Add `values[..., i, ...]` to `x[..., index[i], ...]`; indices that repeat add up."""
-    out = np.array(x, np.result_type(x, values))
-    values = np.broadcast_to(
-        values, (*x.shape[: axis % x.ndim], len(index), *x.shape[axis % x.ndim + 1 :])
-    )
+    out, shape = np.array(x, np.result_type(x, values)), list(x.shape)
+    shape[axis] = len(index)
+    values = np.broadcast_to(values, shape)
     np.add.at(np.moveaxis(out, axis, 0), index, np.moveaxis(values, axis, 0))
     return out
 
@@ -371,45 +309,34 @@ def split(gen: np.random.Generator, n: int = 2) -> list[np.random.Generator]:
     return gen.spawn(n)
 
 
-def fold_in(gen: np.random.Generator, i: Any) -> np.random.Generator:
-    """The source of the i-th block of numbers. A generator moves on as it is drawn from, so it
-    is that itself."""
-    return gen
-
-
-def _draw(draw: Callable, shape: Any, dtype: Any) -> np.ndarray:
-    dtype = float64 if dtype is None else np.dtype(dtype)
-    if dtype.kind != "c":
-        return np.asarray(draw(shape)).astype(dtype, copy=False)
-    return (draw(shape) + 1j * draw(shape)).astype(dtype)
-
-
-def normal(
-    gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any = None
+def _draw(
+    draw: Callable,
+    scale: float,
+    gen: np.random.Generator,
+    shape: Any,
+    dtype: Any = float64,
+    device: Any = None,
 ) -> np.ndarray:
-    """Standard normal numbers; complex ones have E|z|^2 = 1."""
-    draws = _draw(gen.standard_normal, shape, dtype)
-    return draws * draws.dtype.type(math.sqrt(0.5)) if draws.dtype.kind == "c" else draws
+    if np.dtype(dtype).kind != "c":
+        return np.asarray(draw(gen, shape)).astype(dtype, copy=False)
+    return np.asarray(scale * (draw(gen, shape) + 1j * draw(gen, shape))).astype(dtype)
+
+
+# Standard normal numbers, of which complex ones have E|z|^2 = 1; and uniform numbers in [0, 1), or
+# in the unit square if complex.
+normal = functools.partial(_draw, np.random.Generator.standard_normal, math.sqrt(0.5))
+uniform = functools.partial(_draw, np.random.Generator.random, 1.0)
 
 
 def rademacher(
-    gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any = None
+    gen: np.random.Generator, shape: Any, dtype: Any = float64, device: Any = None
 ) -> np.ndarray:
     """Signs, +1 or -1; if complex, 1, i, -1 or -i."""
-    dtype = float64 if dtype is None else np.dtype(dtype)
-    if dtype.kind != "c":  # from single bits: a twentieth of the time of integers
-        size = math.prod((shape,) if isinstance(shape, int) else shape)
-        signs = np.unpackbits(np.frombuffer(gen.bytes(-(-size // 8)), np.uint8), count=size).astype(
-            dtype
-        )
+    if np.dtype(dtype).kind != "c":  # from single bits: a twentieth of the time of integers
+        size = math.prod(shape)
+        octets = np.frombuffer(gen.bytes(-(-size // 8)), np.uint8)
+        signs = np.unpackbits(octets, count=size).astype(dtype)
         signs *= 2
         signs -= 1
         return signs.reshape(shape)
     return np.array([1, 1j, -1, -1j], dtype)[gen.integers(0, 4, shape)]
-
-
-def uniform(
-    gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any = None
-) -> np.ndarray:
-    """Uniform numbers in [0, 1), or in the unit square if complex."""
-    return _draw(gen.random, shape, dtype)

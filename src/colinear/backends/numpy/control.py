@@ -4,6 +4,7 @@ raise."""
 from __future__ import annotations
 
 import builtins
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -12,10 +13,9 @@ import numpy as np
 import scipy
 
 from ...errors import BackendError
-from ..shared import _lapack, fori_loop, jit, loop_map, scan
+from ..shared import _lapack, common, fori_loop, half, itself, loop_map, scan
 from ..shared import scan_recurrence as linear_recurrence
-from .arrays import _half
-from .linalg import _common, solve_triangular
+from .linalg import solve_triangular
 
 Array = Any
 
@@ -56,9 +56,8 @@ def _refuse(what: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-jvp, vjp, linearise, linear_transpose = map(
-    _refuse, ("jvp", "vjp", "linearise", "linear_transpose")
-)
+jvp, vjp = _refuse("jvp"), _refuse("vjp")
+linearise, linear_transpose = _refuse("linearise"), _refuse("linear_transpose")
 
 
 def custom_derivative(f: Callable, *rules: Any, **named: Any) -> Callable:
@@ -66,13 +65,7 @@ def custom_derivative(f: Callable, *rules: Any, **named: Any) -> Callable:
     return f
 
 
-def stop_gradient(x: Any) -> Any:
-    return x
-
-
-def checkpoint(f: Callable) -> Callable:
-    """`f`, of which derivatives compute the intermediate values again instead of keeping them."""
-    return f
+stop_gradient = checkpoint = jit = synchronize = itself
 
 
 def hoist(f: Callable, examples: Any, axes: Any = ()) -> tuple[Callable, tuple]:
@@ -80,23 +73,9 @@ def hoist(f: Callable, examples: Any, axes: Any = ()) -> tuple[Callable, tuple]:
     return f, ()
 
 
-def vmap(f: Callable, in_axes: Any = 0) -> Callable:
-    """`f` over a leading axis of its arguments (those whose axis is not None), by a Python loop."""
-
-    def mapped(*arguments: Any) -> Any:
-        axes = in_axes if isinstance(in_axes, tuple | list) else (in_axes,) * len(arguments)
-        moved = [
-            x if axis is None else np.moveaxis(x, axis, 0)
-            for x, axis in zip(arguments, axes, strict=True)
-        ]
-        size = next(len(x) for x, axis in zip(moved, axes, strict=True) if axis is not None)
-        results = [
-            f(*(x if a is None else x[i] for x, a in zip(moved, axes, strict=True)))
-            for i in range(size)
-        ]
-        return tree_map(lambda *found: np.stack(found), *results)
-
-    return mapped
+def vmap(f: Callable) -> Callable:
+    """`f` over the leading axis of its arguments, by a Python loop."""
+    return functools.partial(loop_map, f)
 
 
 # trees, warnings
@@ -140,11 +119,6 @@ def warn_later(
     return result
 
 
-def synchronize(x: Any) -> Any:
-    """`x`, once it has been computed."""
-    return x
-
-
 def linear_rule(rule: Any, x: tuple, constants: tuple = (), like: tuple | None = None) -> tuple:
     """`rule.apply(x, constants)`, a tuple of arrays linear in those of the tuple x; derivatives
     are for other frameworks."""
@@ -168,14 +142,14 @@ FEW_MATRICES = 16  # eliminated one by one: Python's numbers are quicker than sh
 SMALL_SYLVESTER = 64  # rows up to which LAPACK's scalar loop is as fast as products of halves
 
 
-@_half
+@half
 def tridiagonal_pivots(d: Array, s: Array) -> Array:
     """The pivots p_i = d_i - s_(i-1) / p_(i-1) of elimination without exchanges, d (*batch, n) and
     s = lower * upper (*batch, n-1). A zero is divided by as if it were a very small number.
 
     In double precision. A batch is one long matrix whose parts are not coupled.
     """
-    d, s = _common(d, s)
+    d, s = common(d, s)
     *batch, n = np.broadcast_shapes(d.shape, (*s.shape[:-1], d.shape[-1]))
     if 0 in (n, *batch):
         return np.zeros((*batch, n), d.dtype)
@@ -183,12 +157,13 @@ def tridiagonal_pivots(d: Array, s: Array) -> Array:
     S = np.zeros_like(D)  # s_(i-1) beside d_i: zero at the beginning of each matrix
     S[:, 1:] = np.broadcast_to(s, (*batch, n - 1)).reshape(len(D), n - 1)
     with np.errstate(all="ignore"):
+        p = np.array(np.nan)
         if D.dtype == np.float64 and D.size > 1 and S.min() >= 0:
             p, _, failure = scipy.linalg.lapack.dpttrf(D.ravel(), np.sqrt(S.ravel()[1:]))
-            if not failure and np.isfinite(p).all():
-                return p.reshape(*batch, n).astype(d.dtype)
-        p = _pivots_of_many(D, S) if len(D) > FEW_MATRICES else np.array(list(map(_pivots, D, S)))
-        return p.reshape(*batch, n).astype(d.dtype)
+            p = p * np.nan if failure else p
+        if not np.isfinite(p).all():
+            p = _pivots_of_many(D, S) if len(D) > FEW_MATRICES else np.array([*map(_pivots, D, S)])
+    return p.reshape(*batch, n).astype(d.dtype)
 
 
 def _pivots(d: Array, s: Array) -> list[Any]:
@@ -256,11 +231,11 @@ def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> t
     As LAPACK's trevc: a gap that is too small to divide by is taken to be eps |T|, and columns that
     grow are scaled down.
     """
-    T, R = _common(T, R)
+    T, R = common(T, R)
     batch = np.broadcast_shapes(T.shape[:-2], places.shape[:-1], R.shape[:-2])
     n, k = R.shape[-2:]
     Y, c = np.zeros((*batch, n, k), R.dtype), np.ones((*batch, k), R.real.dtype)
-    T = T.conj() if adjoint else T
+    T = T.mT.conj() if adjoint else T
     t, eps = np.diagonal(T, 0, -2, -1), np.finfo(T.dtype).eps
     places = np.broadcast_to(places, (*batch, k))
     values = np.take_along_axis(np.broadcast_to(t, (*batch, n)), places, -1)
@@ -268,9 +243,8 @@ def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> t
     with np.errstate(all="ignore"):
         for i in range(n) if adjoint else range(n - 1, -1, -1):
             known = slice(i) if adjoint else slice(i + 1, n)
-            row = T[..., known, i] if adjoint else T[..., i, known]
             gap = t[..., i, None] - values
-            y = c * R[..., i, :] - (row[..., None, :] @ Y[..., known, :])[..., 0, :]
+            y = c * R[..., i, :] - (T[..., i, None, known] @ Y[..., known, :])[..., 0, :]
             Y[..., i, :] = np.where(places > i, y / np.where(abs(gap) < least, -least, gap), 0)
             size = np.abs(Y[..., i, :])
             if (large := size > eps**-2).any():

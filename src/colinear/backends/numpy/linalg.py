@@ -15,8 +15,16 @@ import numpy as np
 import scipy
 
 from .. import shared
-from ..shared import _lapack, _nan_on_failure, _over_batch, lu_substitute
-from .arrays import _half
+from ..shared import (
+    _lapack,
+    _nan_on_failure,
+    _over_batch,
+    by_columns,
+    common,
+    half,
+    lu_parity,
+    lu_substitute,
+)
 
 Array = Any
 
@@ -30,7 +38,7 @@ LARGE = 32
 # -------------------------------------------------------------------------------------------------
 
 
-@_half
+@half
 def cholesky(A: Array) -> tuple[Array, Array]:
     """Factor Hermitian A = L L^H (its lower triangle is read). Returns L and ok; L is NaN where
     A is not positive definite."""
@@ -68,11 +76,10 @@ def _cholesky_each(A: Array) -> tuple[Array, Array]:
     return L, ok
 
 
-@_half
+@half
 def cholesky_solve(L: Array, B: Array) -> Array:
     """Solve A X = B from `cholesky(A)`; B is (*batch, n, k)."""
-    if L.dtype is not B.dtype:
-        L, B = _common(L, B)
+    L, B = common(L, B)
     if B.size and L.ndim == B.ndim == 2:
         return _potrs(L, B)
     if 0 in B.shape or L.ndim == 2 or L.shape[-1] < LARGE:
@@ -80,7 +87,7 @@ def cholesky_solve(L: Array, B: Array) -> Array:
     return _over_batch(2, 2)(_potrs)(L, B)
 
 
-@_half
+@half
 @_over_batch(2)
 def cholesky_inverse(L: Array) -> Array:
     """A^-1 as a matrix from `cholesky(A)`, n^3 / 3 multiplications: two thirds of what
@@ -110,7 +117,7 @@ def _potrs(L: Array, B: Array) -> Array:
     return potrs(L.T, B.conj(), lower=0)[0].conj()
 
 
-@_half
+@half
 def lu_factor(A: Array) -> tuple[Array, Array]:
     """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps
     (from 0) as in LAPACK."""
@@ -144,27 +151,17 @@ def _lu_together(A: Array) -> tuple[Array, Array]:
     return LU.reshape(A.shape), pivots.reshape(*A.shape[:-2], min(m, n))
 
 
-def _common(*arrays: Array) -> list[Array]:
-    dtype = np.result_type(*arrays)
-    return [x.astype(dtype, copy=False) for x in arrays]
-
-
-@_half
-def lu_solve(
-    LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoint: bool = False
-) -> Array:
-    """Solve A X = B, A^T X = B or A^H X = B from `lu_factor(A)`; B is (*batch, n, k)."""
-    if LU.dtype is not B.dtype:
-        LU, B = _common(LU, B)
+@half
+def lu_solve(LU: Array, pivots: Array, B: Array, adjoint: bool = False) -> Array:
+    """Solve A X = B or A^H X = B from `lu_factor(A)`; B is (*batch, n, k)."""
+    LU, B = common(LU, B)
     if LU.ndim == B.ndim == 2:
         if B.size == 0:
             return B.copy()
-        return _lapack("getrs", B.dtype.char)(
-            LU, pivots, B, trans=2 if adjoint else 1 if transpose else 0
-        )[0]
+        return _lapack("getrs", B.dtype.char)(LU, pivots, B, trans=2 * adjoint)[0]
     if LU.shape[-1] >= LARGE:
-        return _over_batch(2, 1, 2)(lu_solve)(LU, pivots, B, transpose, adjoint)
-    return lu_substitute(LU, pivots, B, transpose, adjoint)
+        return _over_batch(2, 1, 2)(lu_solve)(LU, pivots, B, adjoint)
+    return lu_substitute(LU, pivots, B, adjoint)
 
 
 def lu_factor_and_solve(A: Array, B: Array) -> tuple[Array, Array, Array]:
@@ -203,22 +200,21 @@ def _norm_and_product(character: str) -> tuple[Any, Any]:
     return getattr(scipy.linalg.blas, norms[character]), _lapack("gemm", character, "blas")
 
 
-def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
-    """Turn row swaps into a permutation, A[perm] = L U, and its sign."""
+def lu_permutation(pivots: Array, n: int) -> Array:
+    """Turn row swaps into a permutation, A[perm] = L U."""
     perm = np.broadcast_to(np.arange(n), (*pivots.shape[:-1], n)).copy()
     for j in range(pivots.shape[-1]):
         swap = pivots[..., j, None].astype(np.intp)
         moved = np.take_along_axis(perm, swap, -1)
         np.put_along_axis(perm, swap, perm[..., j, None], -1)
         perm[..., j, None] = moved
-    swaps = np.count_nonzero(pivots != np.arange(pivots.shape[-1]), axis=-1)
-    return perm, 1 - 2 * (swaps % 2)
+    return perm
 
 
 has_ldl = True  # whether `ldl_solve` takes LAPACK's L D L^H; all take eigenvectors
 
 
-@_half
+@half
 @_over_batch(2)
 def ldl_factor(A: Array) -> tuple[Array, ...]:
     """Factor Hermitian A, definite or not, stably; what it returns is for `ldl_solve` and
@@ -234,19 +230,16 @@ def ldl_factor(A: Array) -> tuple[Array, ...]:
     return _lapack(kind, A.dtype.char)(A, lower=1, lwork=int(work.real))[:2]
 
 
-def ldl_solve(factors: tuple[Array, ...], B: Array) -> Array:
+@half
+def ldl_solve(packed: Array, pivots: Array, B: Array) -> Array:
     """Solve A X = B from `ldl_factor(A)`; B is (*batch, n, k)."""
-    is_packed = factors[1].dtype.kind == "i"
-    return _ldl_solve(*factors, B) if is_packed else _eigen_solve(*factors, B)
+    is_packed = pivots.dtype.kind == "i"
+    return (_packed_solve if is_packed else shared.eigen_solve)(packed, pivots, B)
 
 
-_eigen_solve = _half(shared.eigen_solve)
-
-
-@_half
 @_over_batch(2, 1, 2)
-def _ldl_solve(packed: Array, pivots: Array, B: Array) -> Array:
-    packed, B = _common(packed, B)
+def _packed_solve(packed: Array, pivots: Array, B: Array) -> Array:
+    packed, B = common(packed, B)
     if B.size == 0:
         return B.copy()
     kind = "hetrs" if packed.dtype.kind == "c" else "sytrs"
@@ -261,12 +254,16 @@ ldl_slogdet = np.errstate(divide="ignore")(shared.ldl_slogdet)
 # -------------------------------------------------------------------------------------------
 
 
-@_half
-def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
-    """Factor A = Q R; mode "reduced" or "complete"."""
-    if A.ndim > 2 or A.size == 0 or mode != "reduced":
-        return tuple(np.linalg.qr(A, mode))  # type: ignore[call-overload]
-    reflectors, scales = _reflectors(A)
+@half
+def qr(A: Array) -> tuple[Array, Array]:
+    """Factor A = Q R, reduced."""
+    if A.ndim > 2 or A.size == 0:
+        return np.linalg.qr(A)
+    # LAPACK at once: NumPy's way there copies twice
+    work, _ = _lapack("geqrf_lwork", A.dtype.char)(*A.shape)
+    reflectors, scales, *_ = _lapack("geqrf", A.dtype.char)(
+        np.array(A, order="F"), lwork=int(work.real), overwrite_a=1
+    )
     k = len(scales)
     form = _lapack("ungqr" if A.dtype.kind == "c" else "orgqr", A.dtype.char)
     work = form(reflectors[:, :k], scales, lwork=-1)[1]
@@ -275,25 +272,13 @@ def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
     return Q, R
 
 
-@_half
+@half
 def qr_triangle(A: Array) -> Array:
     """R of A = Q R, without Q."""
-    if A.ndim > 2 or A.size == 0:
-        return np.linalg.qr(A, "r")
-    return np.triu(_reflectors(A)[0][: min(A.shape)])
+    return np.linalg.qr(A, "r")
 
 
-def _reflectors(A: Array) -> tuple[Array, Array]:
-    """Householder's reflectors and R in one array, by LAPACK at once: NumPy's way there copies
-    twice."""
-    work, _ = _lapack("geqrf_lwork", A.dtype.char)(*A.shape)
-    packed, scales, *_ = _lapack("geqrf", A.dtype.char)(
-        np.array(A, order="F"), lwork=int(work.real), overwrite_a=1
-    )
-    return packed, scales
-
-
-@_half
+@half
 @_over_batch(2)
 def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
     """Factor A[:, perm] = Q R (reduced), |diag R| falling: the rank shows."""
@@ -302,10 +287,10 @@ def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
 
 
 # of Hermitian A: eigenvalues, ascending, and orthonormal eigenvectors; eigenvalues alone
-eigh, eigvalsh = (_half(_nan_on_failure(f)) for f in (np.linalg.eigh, np.linalg.eigvalsh))
+eigh, eigvalsh = (half(_nan_on_failure(f)) for f in (np.linalg.eigh, np.linalg.eigvalsh))
 
 
-@_half
+@half
 @_nan_on_failure
 def eig(A: Array) -> tuple[Array, Array]:
     """Eigenvalues and eigenvectors of any square A, always complex."""
@@ -314,21 +299,21 @@ def eig(A: Array) -> tuple[Array, Array]:
     return values.astype(dtype), vectors.astype(dtype)
 
 
-@_half
+@half
 @_nan_on_failure
 def eigvals(A: Array) -> Array:
     """Eigenvalues of any square A, always complex."""
     return np.linalg.eigvals(A).astype(np.result_type(A.dtype, np.complex64))
 
 
-@_half
+@half
 @_nan_on_failure
 def svd(A: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:
     """Factor A = U diag(s) V^H. Returns U, s, V^H."""
     return tuple(np.linalg.svd(A, full_matrices))  # type: ignore[return-value]
 
 
-@_half
+@half
 @_nan_on_failure
 def expm(A: Array) -> Array:
     """The matrix exponential."""
@@ -339,29 +324,26 @@ def expm(A: Array) -> Array:
 # --------------------------------------------------------------------------------------
 
 
-@_half
+@half
 def solve_triangular(
     A: Array,
     B: Array,
     lower: bool = True,
     unit_diagonal: bool = False,
-    transpose: bool = False,
     adjoint: bool = False,
 ) -> Array:
-    """Solve A X = B, A^T X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
+    """Solve A X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
     triangle is not read."""
-    A, B = _common(A, B)
+    A, B = common(A, B)
     if adjoint and B.dtype.kind == "c":  # A^H X = B is A^T conj(X) = conj(B)
-        return solve_triangular(A, B.conj(), lower, unit_diagonal, True).conj()
-    if transpose or adjoint:
-        A, lower = np.matrix_transpose(A), not lower
+        return solve_triangular(A.mT, B.conj(), not lower, unit_diagonal).conj()
+    if adjoint:
+        A, lower = A.mT, not lower
     batch = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
     if B.size == 0 or 0 in batch:
         return np.zeros((*batch, *B.shape[-2:]), B.dtype)
-    if A.ndim == 2 and B.ndim > 2:  # one matrix, many right sides: they are columns of one
-        columns = np.moveaxis(B, -2, 0)
-        X = _trsm(A, columns.reshape(len(A), -1), lower, unit_diagonal)
-        return np.moveaxis(X.reshape(columns.shape), 0, -2)
+    if A.ndim == 2 and B.ndim > 2:
+        return by_columns(lambda B: _trsm(A, B, lower, unit_diagonal), B)
     if A.ndim == 2:
         return _trsm(A, B, lower, unit_diagonal)
     if np.prod(batch) > A.shape[-1] and A.shape[-1] < LARGE:
@@ -381,9 +363,8 @@ def _trsm(A: Array, B: Array, lower: bool, unit: bool) -> Array:
 def _substitute_together(A: Array, B: Array, lower: bool, unit: bool) -> Array:
     """Substitute one row of all systems at a time."""
     n = A.shape[-1]
-    X = np.array(
-        np.broadcast_to(B, (*np.broadcast_shapes(A.shape[:-2], B.shape[:-2]), *B.shape[-2:]))
-    )
+    batch = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
+    X = np.array(np.broadcast_to(B, (*batch, *B.shape[-2:])))
     with np.errstate(divide="ignore", invalid="ignore"):
         for i in range(n) if lower else range(n - 1, -1, -1):
             known = slice(0, i) if lower else slice(i + 1, n)
@@ -393,7 +374,7 @@ def _substitute_together(A: Array, B: Array, lower: bool, unit: bool) -> Array:
     return X
 
 
-@_half
+@half
 def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Array:
     """Solve a tridiagonal system, with pivoting: diagonals (*batch, n-1), (*batch, n), (*batch,
     n-1), B (*batch, n, k).
@@ -401,28 +382,26 @@ def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Arra
     A batch is one long system whose parts are not coupled. NaN where the matrix is exactly
     singular.
     """
-    lower, diag, upper, B = _common(lower, diag, upper, B)
+    given = lower, diag, upper, B = common(lower, diag, upper, B)
     batch = np.broadcast_shapes(lower.shape[:-1], diag.shape[:-1], upper.shape[:-1], B.shape[:-2])
-    n, k = B.shape[-2:]
-    gtsv = _lapack("gtsv", B.dtype.char)
-    if not batch and n > 1 and k:
-        *_, X, failure = gtsv(lower, diag, upper, B)
-        return np.full_like(B, np.nan) if failure else X
-    below, above = np.zeros((2, *batch, n), B.dtype)
-    below[..., : n - 1], above[..., : n - 1] = lower, upper
-    diag, B = np.broadcast_to(diag, (*batch, n)), np.broadcast_to(B, (*batch, n, k))
+    if batch:
+        B = np.broadcast_to(B, (*batch, *B.shape[-2:]))
+        joined = np.zeros((3, *batch, B.shape[-2]), B.dtype)
+        joined[0, ..., :-1], joined[1], joined[2, ..., :-1] = lower, diag, upper
+        below, diag, above = joined.reshape(3, -1)
+        lower, upper = below[:-1], above[:-1]
     if B.size == 0:
         return B.copy()
     if diag.size == 1:
         with np.errstate(divide="ignore", invalid="ignore"):
-            return B / diag[..., None]
-    *_, X, failure = gtsv(below.ravel()[:-1], diag.ravel(), above.ravel()[:-1], B.reshape(-1, k))
+            return B / diag
+    *_, X, failure = _lapack("gtsv", B.dtype.char)(lower, diag, upper, B.reshape(-1, B.shape[-1]))
     if failure and batch:
-        return _over_batch(1, 1, 1, 2)(solve_tridiagonal)(below[..., :-1], diag, above[..., :-1], B)
+        return _over_batch(1, 1, 1, 2)(solve_tridiagonal)(*given)
     return np.full_like(B, np.nan) if failure else X.reshape(B.shape)
 
 
-@_half
+@half
 def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
     """Solve a banded system, with pivoting: ab[..., u + i - j, j] = A[..., i, j], ab (*batch,
     l+u+1, n), B (*batch, n, k).
@@ -431,7 +410,9 @@ def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
     exactly singular.
     """
     l, u = widths
-    ab, B = _common(ab, B)
+    if l == u == 1:
+        return solve_tridiagonal(ab[..., 2, :-1], ab[..., 1, :], ab[..., 0, 1:], B)
+    ab, B = common(ab, B)
     batch = np.broadcast_shapes(ab.shape[:-2], B.shape[:-2])
     n, k = B.shape[-2:]
     if B.size == 0 or 0 in batch:

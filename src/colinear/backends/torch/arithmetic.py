@@ -11,14 +11,12 @@ import numpy as np
 import torch
 from torch._C import _functorch
 
-from ..shared import extreme_scale, fft, ifft, through_single
+from ..shared import common, diagonal, extreme_scale, fft, half, ifft
 from .arrays import (
     asarray,
-    astype,
     bfloat16,
     complex_dtype,
     float16,
-    float32,
     is_on_device,
     peek,
     real_dtype,
@@ -29,7 +27,7 @@ from .derivatives import is_differentiated
 # isort: off
 from torch import (
     abs, all, angle, any, argmax, argsort, broadcast_to, concat, conj, cos, cumsum, exp, isnan, log,
-    logical_and, logical_not, logical_or, mean, real, reciprocal, reshape, sin, sqrt, squeeze,
+    logical_and, logical_not, logical_or, mean, prod, real, reshape, sin, sqrt, squeeze,
     stack, sum, tril, triu, where,
 )  # fmt: skip
 # isort: on
@@ -39,12 +37,7 @@ from torch import (
 
 # torch's functions take NumPy's names for `dim` and `keepdim` too.
 max, min, sign = torch.amax, torch.amin, torch.sgn  # torch.sign refuses complex numbers
-moveaxis, permute_dims, expand_dims, make_diagonal = (
-    torch.movedim,
-    torch.permute,
-    torch.unsqueeze,
-    torch.diag_embed,
-)
+moveaxis, expand_dims, make_diagonal = torch.movedim, torch.unsqueeze, torch.diag_embed
 
 
 def isfinite(x: Any) -> torch.Tensor:
@@ -85,31 +78,12 @@ def _beside(x: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:
     return torch.as_tensor(x, dtype=dtype, device=device)
 
 
-def count_nonzero(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
-    return torch.sum(x != 0, axis, keepdims)
-
-
-def prod(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
-    if isinstance(axis, int):
-        return torch.prod(x, axis, keepdims)
-    # torch takes one axis at a time
-    for one in sorted((a % x.ndim for a in _axes(x, axis)), reverse=True):
-        x = torch.prod(x, one, keepdims)
-    return x
-
-
-def _axes(x: Any, axis: Any) -> tuple[int, ...]:
-    return (
-        tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
-    )
-
-
 def sort(x: Any, axis: int = -1) -> torch.Tensor:
     return torch.sort(x, dim=axis).values
 
 
-def flip(x: Any, axis: Any = None) -> torch.Tensor:
-    return torch.flip(x, _axes(x, axis))
+def flip(x: Any, axis: Any) -> torch.Tensor:
+    return torch.flip(x, (axis,) if isinstance(axis, int) else axis)
 
 
 def roll(x: Any, shift: Any, axis: Any = None) -> torch.Tensor:
@@ -128,11 +102,6 @@ def take_along_axis(x: Any, indices: Any, axis: int = -1) -> torch.Tensor:
     return torch.take_along_dim(x, _index(indices, x), axis)
 
 
-def diagonal(x: Any, offset: int = 0) -> torch.Tensor:
-    """The diagonals of the matrices in the last two axes."""
-    return torch.diagonal(x, offset, -2, -1)
-
-
 def matrix_transpose(x: Any) -> torch.Tensor:
     return x.mT
 
@@ -140,14 +109,12 @@ def matrix_transpose(x: Any) -> torch.Tensor:
 def matmul(x: Any, y: Any) -> torch.Tensor:
     """The matrix product; torch's own refuses operands of two dtypes."""
     if x.dtype != y.dtype:
-        dtype = torch.promote_types(x.dtype, y.dtype)
-        x, y = x.to(dtype), y.to(dtype)
+        x, y = common(x, y)
     return torch.matmul(x, y)
 
 
 def einsum(formula: str, *arrays: Any) -> torch.Tensor:
-    dtype = functools.reduce(torch.promote_types, (x.dtype for x in arrays))
-    return torch.einsum(formula, *(x.to(dtype) for x in arrays))
+    return torch.einsum(formula, *common(*arrays))
 
 
 def vecdot(x: Any, y: Any, axis: int = -1) -> torch.Tensor:
@@ -213,43 +180,25 @@ def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> to
     return norm.reshape(size.shape)
 
 
-_half = through_single(astype, frozenset({float16, bfloat16}), float32)
-
-
 def _unless_empty(transform: Any) -> Any:
-    """A Fourier transform of torch; arrays without entries, which MKL refuses, are theirs."""
+    """A Fourier transform of torch; of arrays without entries, which MKL refuses, the part of that
+    of others which is without entries too."""
 
-    def transformed(x: Any, axes: Any = None) -> torch.Tensor:
-        return transform(x, dim=axes) if x.numel() else x.to(complex_dtype(x.dtype))
+    def transformed(x: Any, *shape: Any, axes: Any = None) -> torch.Tensor:
+        if x.numel():
+            return transform(x, *shape, dim=axes)
+        ones = x.new_ones([builtins.max(size, 1) for size in x.shape])
+        kept = tuple(slice(None) if size else slice(0) for size in x.shape)
+        return transform(ones, *shape, dim=axes)[kept]
 
-    return _half(transformed)
-
-
-fftn, ifftn = map(_unless_empty, (torch.fft.fftn, torch.fft.ifftn))
-
-
-@_half
-def rfftn(x: Any, axes: Any) -> torch.Tensor:
-    """The transform of real numbers: the first half of the last axis, which determines the rest."""
-    axes = _axes(x, axes)
-    if not x.numel():  # MKL refuses them
-        sizes = [
-            size // 2 + 1 if i == axes[-1] % x.ndim else size for i, size in enumerate(x.shape)
-        ]
-        return x.new_zeros(sizes, dtype=complex_dtype(x.dtype))
-    return torch.fft.rfftn(x, dim=axes)
+    return half(transformed)
 
 
-@_half
-def irfftn(x: Any, shape: Any, axes: Any) -> torch.Tensor:
-    """The real numbers of this shape (along the axes) of which `x` is the transform."""
-    axes = _axes(x, axes)
-    if not x.numel():
-        sizes = list(x.shape)
-        for axis, size in zip(axes, shape):
-            sizes[axis] = size
-        return x.new_zeros(sizes, dtype=real_dtype(x.dtype))
-    return torch.fft.irfftn(x, shape, dim=axes)
+# `rfftn` is that of real numbers: the first half of the last axis, which determines the rest.
+# `irfftn(x, shape, axes=axes)` are the real numbers of this shape of which x is the transform.
+fftn, ifftn, rfftn, irfftn = (
+    _unless_empty(getattr(torch.fft, name)) for name in "fftn ifftn rfftn irfftn".split()
+)
 
 
 # scattered
@@ -258,10 +207,9 @@ def irfftn(x: Any, shape: Any, axes: Any) -> torch.Tensor:
 
 def scatter_add(x: Any, index: Any, values: Any, axis: int = 0) -> torch.Tensor:
     """Add `values[..., i, ...]` to `x[..., index[i], ...]`; indices that repeat add up."""
-    index, axis = _index(index, x), axis % x.ndim
-    dtype = torch.promote_types(x.dtype, values.dtype)
-    values = values.to(dtype).expand(*x.shape[:axis], len(index), *x.shape[axis + 1 :])
-    return x.to(dtype).index_add(axis, index % builtins.max(x.shape[axis], 1), values)
+    (x, values), index, shape = common(x, values), _index(index, x), list(x.shape)
+    shape[axis] = len(index)
+    return x.index_add(axis, index % builtins.max(x.shape[axis], 1), values.expand(shape))
 
 
 def set_at(x: Any, key: Any, values: Any) -> torch.Tensor:

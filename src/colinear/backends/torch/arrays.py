@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch.utils.checkpoint
+from torch import bfloat16, bool, complex64, complex128, float16, float32, float64
 from torch._C import _functorch
 from torch.autograd import forward_ad
 
-from ..shared import by_name
+from ..shared import LENT_DTYPES, by_name, fold_in
+from ..shared import itself as staged  # what is computed from values can be seen too
 
 name = "torch"
 is_functional = False  # whether arrays are never written over, and loops are compiled
@@ -22,10 +24,6 @@ array_types = (torch.Tensor,)
 
 # dtypes
 # --------------------------------------------------------------------------------------------------
-
-bool = torch.bool
-float16, bfloat16, float32, float64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
-complex64, complex128 = torch.complex64, torch.complex128
 
 
 def dtype_from(dtype: Any) -> torch.dtype:
@@ -72,11 +70,9 @@ def _outrank(higher: torch.dtype | None, lower: torch.dtype | None) -> Any:
         return higher
     if higher.is_floating_point:
         return complex_dtype(higher)
-    return (
-        torch.promote_types(higher, lower)
-        if higher is bool or lower.is_floating_point or lower.is_complex
-        else higher
-    )
+    if higher is bool or lower.is_floating_point or lower.is_complex:
+        return torch.promote_types(higher, lower)
+    return higher
 
 
 def _dtype_of_number(x: Any) -> torch.dtype:
@@ -84,21 +80,11 @@ def _dtype_of_number(x: Any) -> torch.dtype:
         return bool
     if isinstance(x, int):
         return torch.int64
-    return (
-        torch.get_default_dtype()
-        if isinstance(x, float)
-        else complex_dtype(torch.get_default_dtype())
-    )
+    return default_float() if isinstance(x, float) else complex_dtype(default_float())
 
 
 def _dtype(x: Any) -> torch.dtype:
-    return (
-        x
-        if isinstance(x, torch.dtype)
-        else x.dtype
-        if isinstance(x, torch.Tensor)
-        else result_type(x)
-    )
+    return x if isinstance(x, torch.dtype) else result_type(x)
 
 
 def is_complex(x: Any) -> builtins.bool:
@@ -131,8 +117,7 @@ def eps(dtype: Any) -> float:
     return torch.finfo(dtype_from(dtype)).eps
 
 
-def default_float() -> torch.dtype:
-    return torch.get_default_dtype()
+default_float = torch.get_default_dtype
 
 
 # arrays
@@ -146,9 +131,7 @@ def asarray(x: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
     if not isinstance(x, torch.Tensor | int | float | complex | list | tuple):
         x = np.asarray(x)
         # dynamo knows neither flags nor strides, and needs no copy
-        is_eager = not torch.compiler.is_compiling()
-        if is_eager and (not x.flags.writeable or builtins.min(x.strides, default=0) < 0):
-            x = x.copy()  # torch warns about the one and refuses the other
+        x = x if torch.compiler.is_compiling() else _writeable(x)
     if device is None or torch.compiler.is_compiling():
         return torch.as_tensor(x, dtype=dtype, device=device)
     return _moved(torch.as_tensor(x, dtype=dtype), device)
@@ -200,10 +183,7 @@ def to_numpy(x: Any) -> np.ndarray:
         return (x.float() if x.dtype == bfloat16 else x).numpy(force=True)  # NumPy has no bfloat16
 
 
-HOST_DTYPES = {
-    getattr(torch, name): np.dtype(name)
-    for name in ("float32", "float64", "complex64", "complex128", "int32", "int64", "bool")
-}
+HOST_DTYPES = {getattr(torch, name): np.dtype(name) for name in LENT_DTYPES}
 LENT_ENTRIES = 2**14  # of a tensor that NumPy computes with: for larger ones torch is as fast
 
 
@@ -242,9 +222,7 @@ def lend(x: Any, dtype: Any, device: Any) -> np.ndarray | None:
 _LENT_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
-def host_dtype(dtype: Any) -> Any:
-    """NumPy's dtype of this name."""
-    return HOST_DTYPES[dtype]
+host_dtype = HOST_DTYPES.__getitem__  # NumPy's dtype of this name
 
 
 def usual_device() -> Any:
@@ -255,13 +233,17 @@ def usual_device() -> Any:
 
 def adopt(x: np.ndarray, device: Any) -> torch.Tensor:
     """NumPy's array as a tensor, with its memory where torch can write to that."""
-    if not x.flags.writeable or builtins.min(x.strides, default=0) < 0:
-        x = x.copy()
-    return torch.from_numpy(x)
+    return torch.from_numpy(_writeable(x))
 
 
-def copy(x: Any) -> torch.Tensor:
-    return x.clone()
+def _writeable(x: np.ndarray) -> np.ndarray:
+    """x itself, or a copy where torch would warn that it is read-only, or refuse its strides."""
+    if x.flags.writeable and builtins.min(x.strides, default=0) >= 0:
+        return x
+    return x.copy()
+
+
+copy = torch.clone
 
 
 def own(x: torch.Tensor, lenders: Any) -> torch.Tensor:
@@ -306,7 +288,6 @@ def _is_fake(x: torch.Tensor) -> builtins.bool:
     return isinstance(x, FakeTensor | FunctionalTensor)
 
 
-_NUMPYS = frozenset((float32, float64, complex64, complex128, bool, torch.int64, torch.int32))
 HOSTS = frozenset({"cpu"})  # the devices of which a look at values waits for nothing
 
 
@@ -323,14 +304,10 @@ def fetch(arrays: Any) -> list[np.ndarray]:
             x = inside[0]
             return [np.asarray(x.item()) if x.ndim == 0 else to_numpy(x)]
         joined = to_numpy(torch.cat([x.detach().reshape(-1) for x in inside]))
-    found, start = [], 0
-    for x in inside:
-        part = joined[start : start + x.numel()]
-        start += x.numel()
-        if not x.is_complex() and joined.dtype.kind == "c":
-            part = part.real
-        if not x.is_floating_point() and not x.is_complex():  # of its own kind again
-            part = part.astype(np.bool_ if x.dtype == bool else np.int64)
+    found = []
+    for x, part in zip(inside, np.split(joined, np.cumsum([x.numel() for x in inside])[:-1])):
+        part = part if x.is_complex() else part.real
+        part = part.astype(HOST_DTYPES.get(x.dtype, part.dtype))  # its own again
         found.append(part.reshape(tuple(x.shape)))
     return found
 
@@ -340,15 +317,13 @@ def peek(x: Any) -> Any:
     else None."""
     if not isinstance(x, torch.Tensor):
         return x
-    if type(x) is torch.Tensor and x.dtype in _NUMPYS and x.layout is torch.strided:
+    if type(x) is torch.Tensor and x.dtype in HOST_DTYPES and x.layout is torch.strided:
         if not torch.compiler.is_compiling() and _functorch.peek_interpreter_stack() is None:
             return None if is_on_device(x) else x.numpy(force=True)  # nothing is in the way
     x = _values(x)
-    return (
-        None
-        if x is None or x.device.type not in HOSTS or x.layout != torch.strided
-        else to_numpy(x)
-    )
+    if x is None or x.device.type not in HOSTS or x.layout != torch.strided:
+        return None
+    return to_numpy(x)
 
 
 def is_traced(x: Any) -> builtins.bool:
@@ -356,15 +331,7 @@ def is_traced(x: Any) -> builtins.bool:
     return isinstance(x, torch.Tensor) and _values(x) is None
 
 
-def staged(x: Any) -> Any:
-    """`x` itself: what is computed from values that can be seen can be seen too."""
-    return x
-
-
-def is_compiling() -> builtins.bool:
-    """Whether torch.compile traces the program: it takes no functions with derivatives of their
-    own."""
-    return torch.compiler.is_compiling()
+is_compiling = torch.compiler.is_compiling
 
 
 # random
@@ -390,12 +357,6 @@ def split(gen: torch.Generator, n: int = 2) -> list[torch.Generator]:
     return [generator(seed) for seed in seeds]
 
 
-def fold_in(gen: torch.Generator, i: Any) -> torch.Generator:
-    """The source of the i-th block of numbers. A generator moves on as it is drawn from, so it
-    is that itself."""
-    return gen
-
-
 def _draw(
     draw: Callable,
     gen: torch.Generator,
@@ -405,7 +366,6 @@ def _draw(
 ) -> torch.Tensor:
     # Inside vmap torch refuses random numbers unless told how they vary; ours are the same for
     # every element, as in JAX.
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
     dtype = None if dtype is None else dtype_from(dtype)
     with torch._C._DisableFuncTorch():
         return _moved(draw(shape, generator=gen, dtype=dtype, device=gen.device), device)
@@ -422,13 +382,11 @@ def rademacher(
     """Signs, +1 or -1; if complex, 1, i, -1 or -i."""
     dtype = default_float() if dtype is None else dtype_from(dtype)
     if not dtype.is_complex:  # from single bits: a third of the time of integers
-        size = math.prod((shape,) if isinstance(shape, int) else shape)
-        octets = _draw(
-            functools.partial(torch.randint, 256), gen, (-(-size // 8),), torch.uint8, device
-        )
+        size = math.prod(shape)
+        draw = functools.partial(torch.randint, 256)
+        octets = _draw(draw, gen, (-(-size // 8),), torch.uint8, device)
         bits = (octets[:, None] >> torch.arange(8, dtype=torch.uint8, device=octets.device)) & 1
         return (1 - 2 * bits.reshape(-1)[:size].to(dtype)).reshape(shape)
+    draw = functools.partial(torch.randint, 4)
     values = _moved(torch.tensor([1, 1j, -1, -1j], dtype=dtype), device)
-    return values[
-        _draw(functools.partial(torch.randint, len(values)), gen, shape, torch.int64, device)
-    ]
+    return values[_draw(draw, gen, shape, torch.int64, device)]

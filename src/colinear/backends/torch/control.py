@@ -13,10 +13,11 @@ import torch.utils.checkpoint
 from torch._C import _functorch
 
 from .. import shared
-from ..shared import fori_loop, jit, loop_map
+from ..shared import fori_loop, loop_map
+from ..shared import itself as jit  # compiled only where that is how a framework is used
 from .arrays import _is_fake, asarray, is_traced, to_numpy
 from .derivatives import recorded_vjp
-from .programs import CALLS, Call, sides_are_known
+from .programs import sides_are_known
 
 # control
 # --------------------------------------------------------------------------------------------------
@@ -91,11 +92,9 @@ def _unshared(x: Any) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
     is_shared = builtins.any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape))
-    return (
-        x.clone(memory_format=torch.contiguous_format)
-        if is_shared or x._is_view() or x.is_conj()
-        else x
-    )
+    if is_shared or x._is_view() or x.is_conj():
+        return x.clone(memory_format=torch.contiguous_format)
+    return x
 
 
 def vjp(f: Callable, x: Any) -> tuple[Any, Callable]:
@@ -121,13 +120,12 @@ def linear_transpose(f: Callable, x_like: Any) -> Callable:
     return lambda y: tree_map(torch.conj, pull(tree_map(torch.conj, y)))
 
 
-def vmap(f: Callable, in_axes: Any = 0) -> Callable:
-    """`f` over an axis of its arguments (those whose axis is not None)."""
-    return torch.func.vmap(f, in_axes, randomness="same")
+def vmap(f: Callable) -> Callable:
+    """`f` over the leading axis of its arguments."""
+    return torch.func.vmap(f, randomness="same")
 
 
-def stop_gradient(x: Any) -> Any:
-    return x.detach()
+stop_gradient = torch.Tensor.detach
 
 
 def checkpoint(f: Callable) -> Callable:
@@ -159,13 +157,8 @@ def checkpoint(f: Callable) -> Callable:
 
 def register_pytree(cls: type, flatten: Callable, unflatten: Callable) -> None:
     """Make `cls` a tree: `flatten(x) -> (children, static)`, `unflatten(static, children) -> x`."""
-
-    def flatten_to_list(x: Any) -> tuple[list, Any]:
-        children, static = flatten(x)
-        return list(children), static
-
     pytree.register_pytree_node(
-        cls, flatten_to_list, lambda children, static: unflatten(static, tuple(children))
+        cls, flatten, lambda children, static: unflatten(static, tuple(children))
     )
 
 
@@ -197,12 +190,6 @@ def synchronize(x: Any) -> Any:
     if x.is_cuda:
         torch.cuda.synchronize(x.device)
     return x
-
-
-def add_call(run: Callable, like: Callable, attach: Callable) -> int:
-    """The number by which `call_opaquely` knows these functions; see `_torch_opaque.Call`."""
-    CALLS.append(Call(run, like, attach))
-    return len(CALLS) - 1
 
 
 def break_graph(why: str) -> None:

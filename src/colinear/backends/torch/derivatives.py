@@ -4,6 +4,8 @@ any order."""
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,6 +15,8 @@ from torch._C import _functorch
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from .arrays import is_floating
+
 
 class Rules(NamedTuple):
     """What a custom function is made of; see `custom_derivative`."""
@@ -20,12 +24,12 @@ class Rules(NamedTuple):
     f: Callable
     jvp: Callable
     vjp: Callable
-    ranks: tuple[int, ...] | None
+    ranks: Any  # of a function that takes leading batch dimensions
 
 
 def custom_derivative(
     f: Callable,
-    jvp: Callable | None = None,
+    jvp: Callable,
     vjp: Callable | None = None,
     ranks: tuple[int, ...] | None = None,
 ) -> Callable:
@@ -35,7 +39,7 @@ def custom_derivative(
     ----------
     jvp : callable
         `jvp(primals, tangents, output) -> tangent of the output`, linear in the tangents.
-    vjp : callable
+    vjp : callable, optional
         `vjp(primals, output, cotangent) -> cotangents`, one for each primal, None for those
         without; by the adjoint: where f is linear, f(x) = M x, it gives M^H g.
     ranks : tuple of int, optional
@@ -43,12 +47,9 @@ def custom_derivative(
         dimensions, and under vmap it is called with one more of them; otherwise vmap goes through
         `f`, which must then be made of torch calls.
 
-    If one of jvp and vjp is missing it is found as the adjoint of the other. Both may be
-    differentiated again.
+    A missing vjp is found as the adjoint of jvp. Both may be differentiated again.
     """
-    if jvp is None and vjp is None:
-        raise ValueError("custom_derivative: give jvp, vjp or both")
-    rules = Rules(f, jvp or _jvp_from(vjp), vjp or _vjp_from(jvp), ranks)
+    rules = Rules(f, jvp, vjp or _vjp_from(jvp), ranks)
     return _custom(_Through if ranks is None else _Batched, rules)
 
 
@@ -75,7 +76,7 @@ def linear_rule(rule: Any, x: tuple, constants: tuple = (), like: tuple | None =
 
     def apply(*arrays: Any) -> tuple:
         with torch.no_grad():
-            found = rule.apply(tuple(arrays[:count]), tuple(arrays[count:]))
+            found = rule.apply(arrays[:count], arrays[count:])
             if torch.compiler.is_compiling():  # which looks after views by itself
                 return tuple(found)
             # a Function gives no views
@@ -83,16 +84,15 @@ def linear_rule(rule: Any, x: tuple, constants: tuple = (), like: tuple | None =
 
     def push(primals: tuple, tangents: tuple, output: Any) -> tuple:
         x, fixed, dx, moved = primals[:count], primals[count:], tangents[:count], tangents[count:]
-        return tuple(rule.tangent(tuple(x), tuple(fixed), tuple(dx), tuple(moved), tuple(output)))
+        return tuple(rule.tangent(x, fixed, dx, moved, output))
 
     def pull(primals: tuple, output: Any, g: Any) -> tuple:
-        x, fixed = tuple(primals[:count]), tuple(primals[count:])
-        back = linear_rule(rule.adjoint(), tuple(g), fixed)
-        return *back, *rule.cotangent(x, fixed, tuple(g), tuple(output), back)
+        x, fixed = primals[:count], primals[count:]
+        back = linear_rule(rule.adjoint(), g, fixed)
+        return *back, *rule.cotangent(x, fixed, g, output, back)
 
-    ranks = None if isinstance(how, str) else how
-    function = _Batched if ranks else _Through if how == "through" else _Looped
-    return tuple(_custom(function, Rules(apply, push, pull, ranks))(*x, *constants))
+    function = {"through": _Through, "loop": _Looped}.get(how, _Batched)
+    return tuple(_custom(function, Rules(apply, push, pull, how))(*x, *constants))
 
 
 def _custom(function: Any, rules: Rules) -> Callable:
@@ -147,23 +147,26 @@ def recorded_vjp(f: Callable, x: Any) -> Any:
     if _is_transformed():
         return None
     leaves, structure = pytree.tree_flatten(x)
-    again = torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves)
+    again = is_differentiated(*leaves)
     own = [
         leaf if again and leaf.requires_grad else leaf.detach().requires_grad_() for leaf in leaves
     ]
     with torch.enable_grad():
         y = f(pytree.tree_unflatten(own, structure))
-    outputs, _ = pytree.tree_flatten(y)
-    moving = [i for i, output in enumerate(outputs) if output.requires_grad]
+    outputs = pytree.tree_leaves(y)
 
     def pull(g: Any) -> Any:
-        given, _ = pytree.tree_flatten(g)
+        moving = [
+            pair
+            for pair in zip(outputs, pytree.tree_leaves(g), strict=True)
+            if pair[0].requires_grad
+        ]
         if not (moving and own):
             return pytree.tree_map(torch.zeros_like, x)
         found = torch.autograd.grad(
-            [outputs[i] for i in moving],
+            [y for y, _ in moving],
             own,
-            [given[i] for i in moving],
+            [g for _, g in moving],
             retain_graph=True,
             create_graph=again,
             materialize_grads=True,
@@ -175,9 +178,7 @@ def recorded_vjp(f: Callable, x: Any) -> Any:
 
 def _is_transformed() -> bool:
     """Whether a transform of torch.func, forward mode or a compiler is at work."""
-    if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
-        return True
-    return _functorch.peek_interpreter_stack() is not None
+    return torch.compiler.is_compiling() or is_differentiated()
 
 
 class _Graph:
@@ -224,59 +225,36 @@ class _Graph:
 
 def _pull(y: Any, x: Any, G: Any, recorded: bool) -> Any:
     """The pullbacks of the rows of G from y to x, of a graph that is kept."""
-    options: dict[str, Any] = {
-        "retain_graph": True,
-        "create_graph": recorded,
-        "materialize_grads": True,
-    }
     if not y.requires_grad:
-        return torch.zeros((G.shape[0], *x.shape), dtype=x.dtype, device=x.device)
-    if G.shape[0] > 1:
+        return x.new_zeros(len(G), *x.shape)
+    grad = functools.partial(
+        torch.autograd.grad,
+        y,
+        x,
+        retain_graph=True,
+        create_graph=recorded,
+        materialize_grads=True,
+    )
+    if len(G) > 1:
         try:
-            return torch.autograd.grad(y, x, G, is_grads_batched=True, **options)[0]
+            return grad(G, is_grads_batched=True)[0]
         except RuntimeError:  # an operation that cannot be mapped over
             pass
-    return torch.stack([torch.autograd.grad(y, x, g, **options)[0] for g in G])
-
-
-def _inexact(x: Any) -> bool:
-    return x.is_floating_point() or x.is_complex()
+    return torch.stack([grad(g)[0] for g in G])
 
 
 def _vjp_from(jvp: Any) -> Callable:
     def vjp(primals: tuple, output: Any, cotangent: Any) -> tuple:
-        moving = [i for i, x in enumerate(primals) if _inexact(x)]
-        zeros = [torch.zeros_like(x) for x in primals]
+        zeros = {i: torch.zeros_like(x) for i, x in enumerate(primals)}
+        moving = {i: zeros[i] for i, x in enumerate(primals) if is_floating(x)}
 
-        def push(*tangents: Any) -> Any:
-            every = list(zeros)
-            for i, tangent in zip(moving, tangents, strict=True):
-                every[i] = tangent
-            return jvp(primals, tuple(every), output)
+        def push(tangents: dict[int, Any]) -> Any:
+            return jvp(primals, tuple((zeros | tangents).values()), output)
 
-        pulled = torch.func.vjp(push, *(zeros[i] for i in moving))[1](cotangent)
-        found = dict(zip(moving, pulled, strict=True))
-        return tuple(found.get(i) for i in range(len(primals)))
+        (found,) = torch.func.vjp(push, moving)[1](cotangent)
+        return tuple(found.get(i) for i in zeros)
 
     return vjp
-
-
-def _jvp_from(vjp: Any) -> Callable:
-    def jvp(primals: tuple, tangents: tuple, output: Any) -> Any:
-        moving = [i for i, x in enumerate(primals) if _inexact(x)]
-
-        def pull(cotangent: Any) -> tuple:
-            cotangents = vjp(primals, output, cotangent)
-            return tuple(cotangents[i] for i in moving)
-
-        zero = (
-            tuple(map(torch.zeros_like, output))
-            if isinstance(output, tuple)
-            else torch.zeros_like(output)
-        )
-        return torch.func.vjp(pull, zero)[1](tuple(tangents[i] for i in moving))[0]
-
-    return jvp
 
 
 class _Through(torch.autograd.Function):
@@ -294,7 +272,7 @@ class _Through(torch.autograd.Function):
         rules, *arrays = inputs
         outputs = output if isinstance(output, tuple) else (output,)
         ctx.rules, ctx.count, ctx.single = rules, len(arrays), not isinstance(output, tuple)
-        fixed = [x for x in outputs if not _inexact(x)]
+        fixed = [x for x in outputs if not is_floating(x)]
         if fixed:  # Dynamo takes an empty call for one about a tuple
             ctx.mark_non_differentiable(*fixed)
         ctx.save_for_backward(*arrays, *outputs)
@@ -322,29 +300,22 @@ class _Through(torch.autograd.Function):
             return ctx.rules.jvp(primals, tuple(moved), outputs[0] if ctx.single else outputs)
 
 
-class _Batched(torch.autograd.Function):
+class _Batched(_Through):
     """The same for functions that take leading batch dimensions: what vmap sees is one more of
     them."""
 
-    forward = staticmethod(_Through.forward)
-    setup_context = staticmethod(_Through.setup_context)
-    backward = staticmethod(_Through.backward)
-    jvp = staticmethod(_Through.jvp)
+    generate_vmap_rule = False
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, rules: Rules, *arrays: Any) -> tuple[Any, Any]:
-        dims, ranks = in_dims[1:], rules.ranks or ()
-        moved = [
-            x if dim is None else x.movedim(dim, 0) for x, dim in zip(arrays, dims, strict=True)
-        ]
-        depths = [
-            x.ndim - rank - (dim is not None)
-            for x, rank, dim in zip(moved, ranks, dims, strict=True)
-        ]
-        aligned = [
-            x if dim is None else x.reshape(x.shape[0], *(1,) * (max(depths) - depth), *x.shape[1:])
-            for x, dim, depth in zip(moved, dims, depths, strict=True)
-        ]
+        given = list(zip(arrays, in_dims[1:], rules.ranks, strict=True))
+        depth = max(x.ndim - rank - (dim is not None) for x, dim, rank in given)
+        aligned = []
+        for x, dim, rank in given:
+            if dim is not None:
+                x = x.movedim(dim, 0)
+                x = x.reshape(len(x), *(1,) * (depth + 1 + rank - x.ndim), *x.shape[1:])
+            aligned.append(x)
         result = _Batched.apply(rules, *aligned)
         return result, (0,) * len(result) if isinstance(result, tuple) else 0
 
@@ -362,26 +333,16 @@ class _Compiled(torch.autograd.Function):
     backward = staticmethod(_Through.backward)
 
 
-class _Looped(torch.autograd.Function):
+class _Looped(_Through):
     """The same for functions that look at values: under vmap, one element after the other."""
 
-    forward = staticmethod(_Through.forward)
-    setup_context = staticmethod(_Through.setup_context)
-    backward = staticmethod(_Through.backward)
-    jvp = staticmethod(_Through.jvp)
+    generate_vmap_rule = False
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, rules: Rules, *arrays: Any) -> tuple[Any, Any]:
-        results = [
-            _Looped.apply(
-                rules,
-                *(
-                    x if dim is None else x.select(dim, i)
-                    for x, dim in zip(arrays, in_dims[1:], strict=True)
-                ),
-            )
-            for i in range(info.batch_size)
+        elements = [
+            itertools.repeat(x) if dim is None else x.unbind(dim)
+            for x, dim in zip(arrays, in_dims[1:], strict=True)
         ]
-        return tuple(torch.stack(parts) for parts in zip(*results, strict=True)), (0,) * len(
-            results[0]
-        )
+        found = [_Looped.apply(rules, *each) for each in zip(*elements)]
+        return tuple(map(torch.stack, zip(*found, strict=True))), (0,) * len(found[0])

@@ -8,38 +8,39 @@ are right.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-from .. import shared as _banded
+from .. import shared
 from .. import torch as xp
 from ..numpy import control as _recurrences
 from ..numpy import linalg as _numpy_linalg
-from ..shared import cholesky_solve, eigen_solve, ldl_slogdet, of_finite, pivot_order
-from .arithmetic import _half
+from ..shared import (
+    cholesky_solve,
+    common,
+    eigen_solve,
+    half,
+    ldl_slogdet,
+    lu_parity,
+    of_finite,
+    pivot_order,
+)
 from .arrays import asarray, fetch, is_on_device
-from .derivatives import custom_derivative
+from .derivatives import custom_derivative, is_differentiated
 from .programs import opaque
 
 Array = Any
-
-
-def _common(*arrays: Array) -> list[Array]:
-    """torch.linalg does not promote dtypes."""
-    dtype = arrays[0].dtype
-    for x in arrays[1:]:
-        if x.dtype != dtype:
-            dtype = torch.promote_types(dtype, x.dtype)
-    return [x if x.dtype == dtype else x.to(dtype) for x in arrays]
 
 
 # Cholesky, LU, LDL
 # -------------------------------------------------------------------------------------------------
 
 
-@_half
+@half
 def cholesky(A: Array) -> tuple[Array, Array]:
     """Factor Hermitian A = L L^H. Returns L and ok; L is NaN where A is not positive definite."""
     L, failure = torch.linalg.cholesky_ex(A)
@@ -55,27 +56,13 @@ def _cholesky_inverse_now(L: Array) -> Array:
     return torch.from_numpy(_numpy_linalg.cholesky_inverse(L.numpy(force=True)))
 
 
-# dT = -T dA T with A = L L^H
-_cholesky_inverse: Any = custom_derivative(
-    _cholesky_inverse_now,
-    jvp=lambda primals, tangents, _: _minus_sandwich(
-        _cholesky_inverse(primals[0]), tangents[0] @ primals[0].mH
-    ),
-    ranks=(2,),
+# A^-1 as a matrix from `cholesky(A)`: fewer flops than triangular solves for the identity
+cholesky_inverse = half(
+    custom_derivative(_cholesky_inverse_now, shared.cholesky_inverse_tangent, ranks=(2,))
 )
 
 
-def _minus_sandwich(T: Array, M: Array) -> Array:
-    return -T @ (M + M.mH) @ T
-
-
-@_half
-def cholesky_inverse(L: Array) -> Array:
-    """A^-1 as a matrix from `cholesky(A)`: fewer flops than triangular solves for the identity."""
-    return _cholesky_inverse(L)
-
-
-@_half
+@half
 def lu_factor(A: Array) -> tuple[Array, Array]:
     """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps
     (from 0) as in LAPACK."""
@@ -86,37 +73,28 @@ def lu_factor(A: Array) -> tuple[Array, Array]:
     return LU, swaps
 
 
-@_half
-def lu_solve(
-    LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoint: bool = False
-) -> Array:
-    """Solve A X = B, A^T X = B or A^H X = B from `lu_factor(A)`; B is (*batch, n, k)."""
-    LU, B = _common(LU, B)
+@half
+def lu_solve(LU: Array, pivots: Array, B: Array, adjoint: bool = False) -> Array:
+    """Solve A X = B or A^H X = B from `lu_factor(A)`; B is (*batch, n, k)."""
+    LU, B = common(LU, B)
     given = getattr(pivots, "_of_lapack", None)
     pivots = (pivots + 1).to(torch.int32) if given is None else given
-    if adjoint or not transpose:
-        return torch.linalg.lu_solve(LU, pivots, B, adjoint=adjoint)
-    return torch.linalg.lu_solve(LU, pivots, B.conj(), adjoint=True).conj()  # A^T = conj(A^H)
+    return torch.linalg.lu_solve(LU, pivots, B, adjoint=adjoint)
 
 
-def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
-    """Turn row swaps into a permutation, A[perm] = L U, and its sign."""
-    shape = (*pivots.shape[:-1], n, pivots.shape[-1])
-    blank = torch.zeros((), device=pivots.device).expand(shape)
+def lu_permutation(pivots: Array, n: int) -> Array:
+    """Turn row swaps into a permutation, A[perm] = L U."""
+    if n == 0:
+        return pivots.to(torch.int64)
+    blank = torch.zeros((), device=pivots.device).expand(*pivots.shape[:-1], n, pivots.shape[-1])
     P, _, _ = torch.lu_unpack(blank, (pivots + 1).to(torch.int32), unpack_data=False)
-    perm = (
-        P.argmax(-2)
-        if n
-        else torch.zeros((*pivots.shape[:-1], 0), dtype=torch.int64, device=pivots.device)
-    )
-    swaps = (pivots != torch.arange(pivots.shape[-1], device=pivots.device)).sum(-1)
-    return perm, 1 - 2 * (swaps % 2)
+    return P.argmax(-2)
 
 
 has_ldl = True
 
 
-@_half
+@half
 def ldl_factor(A: Array) -> tuple[Array, ...]:
     """Factor Hermitian A, definite or not, stably; what it returns is for `ldl_solve` and
     `ldl_slogdet`.
@@ -130,14 +108,10 @@ def ldl_factor(A: Array) -> tuple[Array, ...]:
     return tuple(torch.linalg.ldl_factor_ex(A, hermitian=A.is_complex())[:2])
 
 
-def ldl_solve(factors: tuple[Array, ...], B: Array) -> Array:
+@half
+def ldl_solve(packed: Array, pivots: Array, B: Array) -> Array:
     """Solve A X = B from `ldl_factor(A)`; B is (*batch, n, k)."""
-    return _ldl_solve(*factors, B)
-
-
-@_half
-def _ldl_solve(packed: Array, pivots: Array, B: Array) -> Array:
-    packed, B = _common(packed, B)
+    packed, B = common(packed, B)
     if pivots.is_floating_point():
         return eigen_solve(packed, pivots, B)
     return _packed_solve(packed, pivots, B)
@@ -173,13 +147,13 @@ def _sum_to(G: Array, shape: Any) -> Array:
 # -------------------------------------------------------------------------------------------
 
 
-@_half
-def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
-    """Factor A = Q R; mode "reduced" or "complete"."""
-    return tuple(torch.linalg.qr(A, mode))
+@half
+def qr(A: Array) -> tuple[Array, Array]:
+    """Factor A = Q R, reduced."""
+    return tuple(torch.linalg.qr(A))
 
 
-@_half
+@half
 def qr_triangle(A: Array) -> Array:
     """R of A = Q R, without Q; torch has no derivative of it."""
     return torch.linalg.qr(A, "r")[1]
@@ -189,16 +163,8 @@ def qr_triangle(A: Array) -> Array:
 # on the host (a step is ten launches, whatever the size)
 LARGE_PIVOTED = 2**19
 
-_host_order = opaque(lambda A: A.new_empty((*A.shape[:-2], A.shape[-1]), dtype=torch.int64))(
-    custom_derivative(
-        lambda A: _on_host(lambda A: _numpy_linalg.qr_pivoted(A)[2], A),
-        lambda primals, tangents, order: torch.zeros_like(order),
-        ranks=(2,),
-    )
-)
 
-
-@_half
+@half
 def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
     """Factor A[:, perm] = Q R (reduced), |diag R| falling: the rank shows.
 
@@ -213,18 +179,12 @@ def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
 
 # as NumPy's: of Hermitian A, eigenvalues ascending; of any square A, all complex
 eigh, eigvalsh, eig, eigvals, expm = (
-    _half(of_finite(f))
-    for f in (
-        torch.linalg.eigh,
-        torch.linalg.eigvalsh,
-        torch.linalg.eig,
-        torch.linalg.eigvals,
-        torch.linalg.matrix_exp,
-    )
+    half(of_finite(getattr(torch.linalg, name)))
+    for name in "eigh eigvalsh eig eigvals matrix_exp".split()
 )
 
 
-@_half
+@half
 @of_finite
 def svd(A: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:
     """Factor A = U diag(s) V^H. Returns U, s, V^H."""
@@ -235,22 +195,19 @@ def svd(A: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:
 # --------------------------------------------------------------------------------------
 
 
-@_half
+@half
 def solve_triangular(
     A: Array,
     B: Array,
     lower: bool = True,
     unit_diagonal: bool = False,
-    transpose: bool = False,
     adjoint: bool = False,
 ) -> Array:
-    """Solve A X = B, A^T X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
+    """Solve A X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
     triangle is not read."""
-    A, B = _common(A, B)
+    A, B = common(A, B)
     if adjoint:
         A, lower = A.mH, not lower
-    elif transpose:
-        A, lower = A.mT, not lower
     return torch.linalg.solve_triangular(A, B, upper=not lower, unitriangular=unit_diagonal)
 
 
@@ -267,69 +224,71 @@ def _on_host(solve: Any, *arrays: Array) -> Any:
         host = fetch(arrays)
     else:
         host = [x.numpy(force=True) for x in arrays]
-    found = solve(*host)
-    if isinstance(found, tuple):
-        return tuple(asarray(np.ascontiguousarray(x), device=device) for x in found)
-    return asarray(np.ascontiguousarray(found), device=device)
+    return shared._map(lambda x: asarray(np.ascontiguousarray(x), device=device), solve(*host))
 
 
-def _tridiagonal_jvp(primals: tuple, tangents: tuple, X: Array) -> Array:
-    lower, diag, upper, dB = tangents
-    dA_X = _banded.tridiagonal_matmul(xp, lower, diag, upper, X)
-    return solve_tridiagonal(*primals[:3], dB - dA_X)  # dX = A^-1 (dB - dA X)
-
-
-def _tridiagonal_vjp(primals: tuple, X: Array, G: Array) -> tuple:
-    lower, diag, upper, B = primals
-    # A^H: the off-diagonals change places
-    W = solve_tridiagonal(upper.conj(), diag.conj(), lower.conj(), G)
-    Xc = X.conj()
-    parts = -(W[..., 1:, :] * Xc[..., :-1, :]), -(W * Xc), -(W[..., :-1, :] * Xc[..., 1:, :])
-    cotangents = (_sum_to(part.sum(-1), x.shape) for part, x in zip(parts, primals, strict=False))
-    return *cotangents, _sum_to(W, B.shape)
-
-
-def _like_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Array:
-    heads = (lower.shape[:-1], diag.shape[:-1], upper.shape[:-1], B.shape[:-2])
-    return B.new_empty((*torch.broadcast_shapes(*heads), *B.shape[-2:]))
-
-
-_solve_tridiagonal = opaque(_like_tridiagonal)(
-    custom_derivative(
-        lambda *arrays: _on_host(_numpy_linalg.solve_tridiagonal, *arrays),
-        _tridiagonal_jvp,
-        _tridiagonal_vjp,
-        (1, 1, 1, 2),
+def _by_host(
+    solve: Callable,
+    like: Callable,
+    ranks: tuple[int, ...],
+    jvp: Callable,
+    vjp: Callable | None = None,
+) -> Callable:
+    """`solve` of NumPy's arrays as a function of tensors with these derivatives, one node of a
+    compiled program; see `opaque` and `custom_derivative`."""
+    return opaque(like)(
+        custom_derivative(lambda *arrays: _on_host(solve, *arrays), jvp, vjp, ranks)
     )
+
+
+_host_order = _by_host(
+    lambda A: _numpy_linalg.qr_pivoted(A)[2],
+    lambda A: A.new_empty((*A.shape[:-2], A.shape[-1]), dtype=torch.int64),
+    (2,),
+    lambda primals, tangents, order: torch.zeros_like(order),
 )
 
 
-@_half
-def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Array:
-    """Solve a tridiagonal system, with pivoting: diagonals (*batch, n-1), (*batch, n), (*batch,
-    n-1), B (*batch, n, k)."""
-    return _solve_tridiagonal(*_common(lower, diag, upper, B))
-
-
-@_half
-def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
-    """Solve a banded system, with pivoting: ab[..., u + i - j, j] = A[..., i, j], ab (*batch,
-    l+u+1, n), B (*batch, n, k)."""
+def _banded_solver(widths: tuple[int, int]) -> Callable:
+    """`solve_banded` of arrays alone."""
 
     def jvp(primals: tuple, tangents: tuple, X: Array) -> Array:
-        return solve_banded(
-            primals[0], widths, tangents[1] - _banded.banded_matmul(xp, tangents[0], widths, X)
-        )
+        dA_X = shared.banded_matmul(xp, tangents[0], widths, X)
+        return solve_banded(primals[0], widths, tangents[1] - dA_X)
 
     def vjp(primals: tuple, X: Array, G: Array) -> tuple:
-        W = solve_banded(_banded.transposed(xp, primals[0].conj(), widths), widths[::-1], G)
-        outer = _banded.outer_in_band(xp, -W, X.conj(), widths)
+        W = solve_banded(shared.transposed(xp, primals[0].conj(), widths), widths[::-1], G)
+        outer = shared.outer_in_band(xp, -W, X.conj(), widths)
         return _sum_to(outer, primals[0].shape), _sum_to(W, primals[1].shape)
 
     def now(ab: Array, B: Array) -> Array:
         return _on_host(lambda ab, B: _numpy_linalg.solve_banded(ab, widths, B), ab, B)
 
-    return custom_derivative(now, jvp, vjp, (2, 2))(*_common(ab, B))
+    return custom_derivative(now, jvp, vjp, (2, 2))
+
+
+@half
+def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
+    """Solve a banded system, with pivoting: ab[..., u + i - j, j] = A[..., i, j], ab (*batch,
+    l+u+1, n), B (*batch, n, k)."""
+    return _banded_solver(widths)(*common(ab, B))
+
+
+@opaque(lambda ab, B: torch.empty_like(ab[..., 0, :, None] * B))
+def _solve_three_diagonals(ab: Array, B: Array) -> Array:
+    return solve_banded(ab, (1, 1), B)
+
+
+@half
+def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Array:
+    """Solve a tridiagonal system, with pivoting: diagonals (*batch, n-1), (*batch, n), (*batch,
+    n-1), B (*batch, n, k)."""
+    arrays = lower, diag, upper, B = common(lower, diag, upper, B)
+    if not (torch.compiler.is_compiling() or is_differentiated(*arrays)):
+        return _on_host(_numpy_linalg.solve_tridiagonal, *arrays)
+    pad = torch.nn.functional.pad
+    band = torch.broadcast_tensors(pad(upper, (1, 0)), diag, pad(lower, (0, 1)))
+    return _solve_three_diagonals(torch.stack(band, -2), B)
 
 
 # recurrences, on the host too
@@ -344,20 +303,16 @@ def _pivots_jvp(primals: tuple, tangents: tuple, p: Array) -> Array:
     return solve_tridiagonal(below, torch.ones_like(p), 0 * below, right[..., None])[..., 0]
 
 
-_tridiagonal_pivots = opaque(lambda d, s: torch.empty_like(d))(
-    custom_derivative(
-        lambda *arrays: _on_host(_recurrences.tridiagonal_pivots, *arrays),
-        _pivots_jvp,
-        ranks=(1, 1),
-    )
+_tridiagonal_pivots = _by_host(
+    _recurrences.tridiagonal_pivots, lambda d, s: torch.empty_like(d), (1, 1), _pivots_jvp
 )
 
 
-@_half
+@half
 def tridiagonal_pivots(d: Array, s: Array) -> Array:
     """The pivots p_i = d_i - s_(i-1) / p_(i-1) of elimination without exchanges, d (*batch, n) and
     s = lower * upper (*batch, n-1). A zero is divided by as if it were a very small number."""
-    d, s = _common(d, s)
+    d, s = common(d, s)
     batch = torch.broadcast_shapes(d.shape[:-1], s.shape[:-1])
     return _tridiagonal_pivots(d.expand(*batch, -1), s.expand(*batch, -1))
 
@@ -389,10 +344,6 @@ def _shifted_solver(adjoint: bool) -> Any:
         rows = torch.arange(T.shape[-1], device=T.device)[:, None]
         return (rows == places[..., None, :]).to(T.dtype)
 
-    def now(T: Array, places: Array, R: Array) -> tuple[Array, ...]:
-        solve = lambda t, p, r: _recurrences.solve_shifted(t, p, r, adjoint)
-        return _on_host(solve, T, places, R)
-
     def jvp(primals: tuple, tangents: tuple, output: tuple) -> tuple:
         # (T_11 - t I) dY = c dR - (dT_11 - dt I) Y
         (T, places, _), (dT, _, dR), (Y, c) = primals, tangents, output
@@ -410,22 +361,22 @@ def _shifted_solver(adjoint: bool) -> Any:
         return _sum_to(G, T.shape), None, _sum_to(c[..., None, :] * W, R.shape)
 
     def like(T: Array, places: Array, R: Array) -> tuple[Array, Array]:
-        batch = torch.broadcast_shapes(T.shape[:-2], places.shape[:-1], R.shape[:-2])
-        c = R.new_empty((*batch, R.shape[-1]), dtype=R.abs().dtype)
-        return R.new_empty((*batch, *R.shape[-2:])), c
+        Y = torch.empty_like(T[..., 0, :, None] * places[..., None, :] * R)
+        return Y, Y.abs().sum(-2)
 
-    return opaque(like)(custom_derivative(now, jvp, vjp, (2, 1, 2)))
+    solve = functools.partial(_recurrences.solve_shifted, adjoint=adjoint)
+    return _by_host(solve, like, (2, 1, 2), jvp, vjp)
 
 
 _solve_shifted = {adjoint: _shifted_solver(adjoint) for adjoint in (False, True)}
 
 
-def solve_shifted(T: Array, places: Array, R: Array, adjoint: bool = False) -> tuple[Array, Array]:
-    """Solve (T_11 - t I) Y = c R for upper triangular T, or with the adjoint, where t is the entry
-    of its diagonal at `places`, one for each column, and T_11 what is above and before it; Y has
-    zeros from there on. Returns Y and c, which keeps Y from overflowing: a constant."""
-    T, R = _common(T, R)
-    return _solve_shifted[adjoint](T, places, R)
+def solve_shifted(T: Array, places: Array, R: Array) -> tuple[Array, Array]:
+    """Solve (T_11 - t I) Y = c R for upper triangular T, where t is the entry of its diagonal at
+    `places`, one for each column, and T_11 what is above and before it; Y has zeros from there
+    on. Returns Y and c, which keeps Y from overflowing: a constant."""
+    T, R = common(T, R)
+    return _solve_shifted[False](T, places, R)
 
 
-linear_recurrence = _banded.double_recurrence
+linear_recurrence = shared.double_recurrence

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...operators import LinearOperator, as_operator
+from .arrays import is_floating
 
 
 class OperatorModule(torch.nn.Module):
@@ -46,43 +47,32 @@ class OperatorModule(torch.nn.Module):
     def __init__(self, operator: Any, frozen: Iterable[str] = ()):
         super().__init__()
         operator = as_operator(operator)
-        if operator.backend not in ("torch", None) or not any(
-            isinstance(leaf, torch.Tensor) for leaf in operator.leaves()
-        ):
+        if operator.backend != "torch" or not operator.arrays():
             raise TypeError(
                 f"OperatorModule: the operator is of {operator.backend} and holds no tensors; "
                 "move it with A.to(backend='torch')."
             )
         frozen = {frozen} if isinstance(frozen, str) else set(frozen)
-        leaves = [("_".join(parts), parts[-1], leaf) for parts, leaf in _named_leaves(operator)]
-        known = {
-            name for *names, leaf in leaves if isinstance(leaf, torch.Tensor) for name in names
-        }
+        leaves = [("_".join(parts), parts[-1], leaf) for parts, leaf in _named_arrays(operator)]
+        known = {name for *names, _ in leaves for name in names}
         if unknown := frozen - known:
             raise ValueError(
                 f"OperatorModule: no leaf is called {sorted(unknown)}; there are {sorted(known)}."
             )
         names: dict[int, str] = {}
-        self._names: list[str | None] = []
         for name, short, leaf in leaves:
-            if not isinstance(leaf, torch.Tensor):
-                self._names.append(None)
-                continue
             if id(leaf) not in names:
                 names[id(leaf)] = free = self._free(name)
-                is_floating = leaf.is_floating_point() or leaf.is_complex()
-                if {name, short} & frozen or not is_floating:
+                if {name, short} & frozen or not is_floating(leaf):
                     self.register_buffer(free, leaf.detach().clone())
                 else:
                     is_own = isinstance(leaf, torch.nn.Parameter)
                     own = leaf if is_own else torch.nn.Parameter(leaf.detach().clone())
                     self.register_parameter(free, own)
-            self._names.append(names[id(leaf)])
+        self._names = [names[id(leaf)] for *_, leaf in leaves]
         # The tree alone, without memory for its leaves.
-        self._tree = operator._map(
-            lambda leaf: (
-                torch.empty_like(leaf, device="meta") if isinstance(leaf, torch.Tensor) else leaf
-            )
+        self._tree = operator.with_arrays(
+            [torch.empty_like(leaf, device="meta") for *_, leaf in leaves]
         )
 
     def _free(self, name: str) -> str:
@@ -91,10 +81,7 @@ class OperatorModule(torch.nn.Module):
     @property
     def operator(self) -> LinearOperator:
         """The operator of the parameters as they are now."""
-        names = iter(self._names)
-        return self._tree._map(
-            lambda leaf: leaf if (name := next(names)) is None else getattr(self, name)
-        )
+        return self._tree.with_arrays([getattr(self, name) for name in self._names])
 
     def forward(self, X: Any) -> Any:
         """The product of the operator with X."""
@@ -104,9 +91,9 @@ class OperatorModule(torch.nn.Module):
         return self._tree._expression()
 
 
-def _named_leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The leaves of a tree with the fields, places and keys that lead to them, in the order of
-    `LinearOperator.leaves`."""
+def _named_arrays(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The arrays of a tree with the fields, places and keys that lead to them, in the order of
+    `LinearOperator.arrays`."""
     if isinstance(value, LinearOperator):
         items: Any = [(name, getattr(value, name)) for name in value._dynamic]
     elif isinstance(value, dict):
@@ -114,8 +101,8 @@ def _named_leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tupl
     elif isinstance(value, tuple | list):
         items = enumerate(value)
     else:
-        if value is not None:
+        if isinstance(value, torch.Tensor):
             yield path, value
         return
     for name, item in items:
-        yield from _named_leaves(item, (*path, str(name)))
+        yield from _named_arrays(item, (*path, str(name)))

@@ -4,6 +4,7 @@ and one opaque operator."""
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
 import importlib.util
 import operator
@@ -18,6 +19,8 @@ import torch.utils._pytree as pytree
 from torch._C import _functorch
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
+
+from .arrays import is_floating
 
 # Functions of torch with what they close over as arguments.
 #
@@ -45,19 +48,9 @@ _PLAIN = (
     torch.dtype,
     torch.device,
 )
-_LIBRARIES = {
-    "torch",
-    "numpy",
-    "scipy",
-    "colinear",
-    "builtins",
-    "math",
-    "cmath",
-    "functools",
-    "operator",
-    "itertools",
-    "typing",
-}
+_LIBRARIES = frozenset(
+    "torch numpy scipy colinear builtins math cmath functools operator itertools typing".split()
+)
 
 
 def hoist(
@@ -109,10 +102,9 @@ class Hoisted:
 
     def __call__(self, *arguments: Any) -> Any:
         split = len(arguments) - len(self.hidden)
-        given = arguments[split:]
-        if all(mine is other for mine, other in zip(self.hidden, given, strict=True)):
-            return self.f(*arguments[:split])
-        with _Substitution(dict(zip(map(id, self.hidden), given, strict=True))):
+        others = zip(self.hidden, arguments[split:], strict=True)
+        changed = {id(mine): other for mine, other in others if mine is not other}
+        with _Substitution(changed) if changed else contextlib.nullcontext():
             return self.f(*arguments[:split])
 
     def __repr__(self) -> str:
@@ -185,25 +177,25 @@ def _is_free(f: Any) -> bool:
 
 def _inside(value: Any) -> Sequence[Any] | None:
     """What a value is made of, or None where that is not known."""
-    if isinstance(value, torch.Tensor):
-        return None if _has_derivatives(value) else ()
-    if isinstance(value, (tuple, list, set, frozenset)):
-        return tuple(value)
-    if isinstance(value, dict):
-        return tuple(value.values())
-    if isinstance(value, functools.partial):
-        return value.func, value.args, value.keywords
-    if isinstance(value, types.FunctionType):
-        return _inside_function(value)
-    if isinstance(value, types.MethodType):
-        return value.__self__, value.__func__
-    if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
-        return () if isinstance(value.__self__, types.ModuleType | None) else (value.__self__,)
-    if isinstance(value, (types.ModuleType, type)):
-        return () if _is_of_library(value) else None
-    if hasattr(type(value), "_matmat"):
-        return tuple(value.leaves())
-    return () if isinstance(value, (np.ufunc, torch.Size)) else None
+    for kind, parts in _PARTS.items():
+        if isinstance(value, kind):
+            return parts(value)
+    return tuple(value.leaves()) if hasattr(type(value), "_matmat") else None
+
+
+_PARTS: dict[Any, Callable[[Any], Sequence[Any] | None]] = {
+    torch.Tensor: lambda x: None if _has_derivatives(x) else (),
+    tuple | list | set | frozenset: tuple,
+    dict: lambda x: tuple(x.values()),
+    functools.partial: lambda f: (f.func, f.args, f.keywords),
+    types.FunctionType: lambda f: _inside_function(f),
+    types.MethodType: lambda f: (f.__self__, f.__func__),
+    types.BuiltinFunctionType | types.MethodWrapperType: lambda f: (
+        () if isinstance(f.__self__, types.ModuleType) else (f.__self__,)
+    ),
+    types.ModuleType | type: lambda x: () if _is_of_library(x) else None,
+    np.ufunc: lambda f: (),
+}
 
 
 def _inside_function(f: types.FunctionType) -> Sequence[Any]:
@@ -256,28 +248,30 @@ class _Watcher(importlib.abc.MetaPathFinder):
 
             def execute_and_repair(module: Any) -> None:
                 execute(module)
-                _repair(module)
+                _repair()
 
             spec.loader.exec_module = execute_and_repair  # type: ignore[method-assign]
         return spec
 
 
-def _repair(module: Any) -> None:
-    table = getattr(module, "BUILTIN_TO_TENSOR_RFN_MAP", None)
-    if table is not None:
-        table.setdefault(operator.matmul, torch.Tensor.__rmatmul__)
+def _table() -> dict[Any, Any]:
+    """The compiler's reversed methods; nothing where it is not imported, or has no such table."""
+    return getattr(sys.modules.get(_MODULE), "BUILTIN_TO_TENSOR_RFN_MAP", {})
+
+
+def _repair() -> None:
+    _table().setdefault(operator.matmul, torch.Tensor.__rmatmul__)
 
 
 def sides_are_known() -> bool:
     """Whether the compiler tells `A @ x` from `x @ A`: its table has the entry."""
-    table = getattr(sys.modules.get(_MODULE), "BUILTIN_TO_TENSOR_RFN_MAP", {})
-    return operator.matmul in table
+    return operator.matmul in _table()
 
 
 sides_are_known._dynamo_marked_constant = True  # type: ignore[attr-defined]  # traced code calls it once
 
 if _MODULE in sys.modules:
-    _repair(sys.modules[_MODULE])
+    _repair()
 else:
     sys.meta_path.insert(0, _Watcher())
 
@@ -311,6 +305,12 @@ class Call(NamedTuple):
 CALLS: list[Call] = []
 
 
+def add_call(run: Callable, like: Callable, attach: Callable) -> int:
+    """The number by which `call_opaquely` knows these functions; see `Call`."""
+    CALLS.append(Call(run, like, attach))
+    return len(CALLS) - 1
+
+
 def call_opaquely(number: int, arrays: Sequence[Any]) -> list[Any]:
     """What the call of this number makes of the arrays, as one node of a compiled program."""
     return list(torch.ops.colinear.call(list(arrays), number))
@@ -337,26 +337,17 @@ def _(arrays: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
 def _pull(
     arrays: Sequence[torch.Tensor], first: torch.Tensor, cotangent: torch.Tensor, number: int
 ) -> list[torch.Tensor]:
-    moving = [i for i, x in enumerate(arrays) if x.is_floating_point() or x.is_complex()]
-
-    def pull() -> Sequence[Any]:
-        held = [x.detach() for x in arrays]
-        for i in moving:
-            held[i].requires_grad_()
+    def pull() -> list[torch.Tensor]:
+        held = [x.detach().requires_grad_(is_floating(x)) for x in arrays]
+        moving = [x for x in held if x.requires_grad]
         with torch.enable_grad():
             result = CALLS[number].attach(held, first.detach())
-            return torch.autograd.grad(
-                result, [held[i] for i in moving], cotangent, allow_unused=True
-            )
+            found = iter(torch.autograd.grad(result, moving, cotangent, materialize_grads=True))
+        return [next(found).clone() if x.requires_grad else torch.zeros_like(x) for x in held]
 
     # Inside an operator nothing is recorded in its own thread.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        found = dict(zip(moving, thread.submit(pull).result(), strict=True))
-    parts = [found.get(i) for i in range(len(arrays))]
-    return [
-        torch.zeros_like(x) if part is None else part.clone()
-        for x, part in zip(arrays, parts, strict=True)
-    ]
+        return thread.submit(pull).result()
 
 
 @_pull.register_fake
@@ -374,10 +365,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def _back(ctx: Any, cotangents: Any) -> tuple[Any, None]:
     *arrays, first = ctx.saved_tensors
     parts = torch.ops.colinear.pull(arrays, first, cotangents[0], ctx.number)
-    return [
-        part if x.is_floating_point() or x.is_complex() else None
-        for x, part in zip(arrays, parts, strict=True)
-    ], None
+    return [part if is_floating(x) else None for x, part in zip(arrays, parts, strict=True)], None
 
 
 _call.register_autograd(_back, setup_context=_keep)
@@ -391,13 +379,10 @@ def opaque(like: Callable) -> Callable[[Callable], Callable]:
         def as_list(found: Any) -> list[Any]:
             return list(found) if isinstance(found, tuple) else [found]
 
-        number = len(CALLS)
-        CALLS.append(
-            Call(
-                lambda arrays: as_list(f(*arrays)),
-                lambda arrays: as_list(like(*arrays)),
-                lambda arrays, first: as_list(f(*arrays))[0],
-            )
+        number = add_call(
+            lambda arrays: as_list(f(*arrays)),
+            lambda arrays: as_list(like(*arrays)),
+            lambda arrays, first: as_list(f(*arrays))[0],
         )
 
         @functools.wraps(f)

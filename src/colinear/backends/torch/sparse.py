@@ -13,41 +13,34 @@ from typing import Any
 
 import torch
 
-from .arithmetic import _half
+from ..shared import by_columns, common, half
 from .arrays import asarray
 from .derivatives import custom_derivative, is_differentiated
 
 Array = Any
 
 
-@_half
+@half
 def sparse_matmul(data: Array, structure: Any, X: Array) -> Array:
     """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) ->
     (*batch, m, k)."""
-    if data.dtype != X.dtype:
-        dtype = torch.promote_types(data.dtype, X.dtype)
-        data, X = data.to(dtype), X.to(dtype)
+    data, X = common(data, X)
     # CSR tensors break the graph; these operations differentiate by themselves
     if torch.compiler.is_compiling():
         return _gather_and_add(data, structure, X)
     if not is_differentiated(data, X):
-        # an iteration's: 60 us are a fifth of it
-        if data.ndim == 1 and X.ndim == 2 and X.numel() and 0 not in structure.shape:
-            return _csr_product(data, structure, X)
         return _multiply(data, structure, X)
 
     def jvp(primals: tuple, tangents: tuple, Y: Array) -> Array:
-        return sparse_matmul(tangents[0], structure, primals[1]) + sparse_matmul(
-            primals[0], structure, tangents[1]
-        )
+        (data, X), (d_data, dX) = primals, tangents
+        return sparse_matmul(d_data, structure, X) + sparse_matmul(data, structure, dX)
 
     def vjp(primals: tuple, Y: Array, G: Array) -> tuple:
         data, X = primals
-        rows, columns = _indices(structure, X.device)[:2]
+        rows, columns, _ = _indices(structure, X.device)
         to_data = (G.index_select(-2, rows) * X.conj().index_select(-2, columns)).sum(-1)
-        to_X = sparse_matmul(
-            data.conj().index_select(-1, _order(structure, X.device)), structure.transposed, G
-        )
+        flipped = data.conj().index_select(-1, _order(structure, X.device))
+        to_X = sparse_matmul(flipped, structure.transposed, G)
         return to_data.sum_to_size(data.shape), to_X.sum_to_size(X.shape)
 
     return custom_derivative(lambda data, X: _multiply(data, structure, X), jvp, vjp, ranks=(1, 2))(
@@ -70,25 +63,22 @@ def sparse_array(data: Array, structure: Any) -> Array:
 
 def _multiply(data: Array, structure: Any, X: Array) -> Array:
     """The product, without derivatives."""
-    with torch.no_grad():
-        data, X = data.detach(), X.detach()
-        batch = torch.broadcast_shapes(data.shape[:-1], X.shape[:-2])
-        if 0 in structure.shape or X.numel() == 0 or 0 in batch:
-            return _gather_and_add(data, structure, X)
-        if data.ndim == 1:  # one matrix, many right sides: they are columns of one
-            spread = X.movedim(-2, 0)
-            product = _csr_product(
-                data, structure, spread.reshape(len(spread), math.prod(spread.shape[1:]))
-            )
-            return product.reshape(-1, *spread.shape[1:]).movedim(0, -2)
-        if data.shape[-1] * X.shape[-1] < 2000:  # where a call costs more than its work
-            return _gather_and_add(data, structure, X)
-        data, X = (
-            data.expand(*batch, -1).reshape(-1, data.shape[-1]),
-            X.expand(*batch, *X.shape[-2:]).reshape(-1, *X.shape[-2:]),
-        )
-        products = [_csr_product(one, structure, right) for one, right in zip(data, X, strict=True)]
-        return torch.stack(products).reshape(*batch, *products[0].shape)
+    if 0 in structure.shape or X.numel() == 0 or data.numel() == 0:
+        return _gather_and_add(data, structure, X)
+    if data.ndim == 1 and X.ndim == 2:  # an iteration's: 60 us are a fifth of it
+        return _csr_product(data, structure, X)
+    if data.ndim == 1:
+        return by_columns(lambda X: _csr_product(data, structure, X), X)
+    if data.shape[-1] * X.shape[-1] < 2000:  # where a call costs more than its work
+        return _gather_and_add(data, structure, X)
+    batch = torch.broadcast_shapes(data.shape[:-1], X.shape[:-2])
+    pairs = zip(
+        data.expand(*batch, -1).reshape(-1, data.shape[-1]),
+        X.expand(*batch, *X.shape[-2:]).reshape(-1, *X.shape[-2:]),
+        strict=True,
+    )
+    products = [_csr_product(one, structure, right) for one, right in pairs]
+    return torch.stack(products).reshape(*batch, *products[0].shape)
 
 
 def _csr_product(data: Array, structure: Any, X: Array) -> Array:
@@ -118,26 +108,25 @@ def _indices(structure: Any, device: Any) -> tuple[Array, Array, Array]:
         host = structure.rows, structure.columns, structure.indptr
         if torch.compiler.is_compiling():  # part of the graph then, and not to be kept
             return tuple(torch.as_tensor(x.copy(), device=device) for x in host)
-        # inside a transform, too, plain tensors are kept
-        with torch._C._DisableFuncTorch(), warnings.catch_warnings():
-            found = tuple(asarray(x.copy(), device=device) for x in host)
+        with warnings.catch_warnings():
             # the first CSR tensor of a process says that they are in beta
             warnings.simplefilter("ignore")
-            torch.sparse_csr_tensor(
-                torch.tensor([0, 0]),
-                torch.tensor([], dtype=torch.int64),
-                torch.tensor([]),
-                size=(1, 1),
-            )
-        structure.memo["torch", device] = found
+            torch.zeros(1, 1).to_sparse_csr()
+        found = _keep(structure, ("torch", device), *host)
     return found
 
 
 def _order(structure: Any, device: Any) -> Array:
     """The order of the entries by columns, on the device."""
-    found = structure.memo.get(("torch order", device))
-    if found is None:
-        with torch._C._DisableFuncTorch():
-            found = torch.tensor(structure.transposed.order, dtype=torch.int64, device=device)
-        structure.memo["torch order", device] = found
+    key = "torch order", device
+    (order,) = structure.memo.get(key) or _keep(structure, key, structure.transposed.order)
+    return order
+
+
+def _keep(structure: Any, key: tuple, *host: Any) -> Any:
+    """These integers on the device of the key, kept with the structure: plain tensors, inside a
+    transform too."""
+    with torch._C._DisableFuncTorch():
+        found = tuple(asarray(x.copy(), device=key[1]) for x in host)
+    structure.memo[key] = found
     return found

@@ -141,7 +141,7 @@ def _lu(A: LinearOperator) -> tuple[LinearOperator, LinearOperator, LinearOperat
     xp, M = A.xp, dense(A)
     m, n = A.shape[-2:]
     packed, pivots = xp.lu_factor(M)
-    order, _ = xp.lu_permutation(pivots, m)
+    order = xp.lu_permutation(pivots, m)
     report_finite(xp, packed, method="LU")
     packed = to_result_dtype(xp, packed, A.dtype)
     P = Permutation(order, like=Dense(packed)).T  # A[order] = L U

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ... import backends
-from ...autodiff.functions import divided_differences
+from ...autodiff.functions import divided_differences, times_inverse
 from ...autodiff.krylov import Dual
 from ...backends import Array, adjoint, program
 from ...info import Info
@@ -294,10 +294,7 @@ def _by_eigenvectors(xp: Any, f: Any, S: Array, C: Array, T: Array) -> Array:
     (left, Q), (right, P) = xp.eig(S), xp.eig(T)
     D = divided_differences(xp, lambda x: f.of(xp, x), left[..., :, None], right[..., None, :])
     inside = D * xp.lu_solve(*xp.lu_factor(Q), xp.matmul(C, P))
-    flipped = xp.lu_solve(
-        *xp.lu_factor(P), xp.matrix_transpose(xp.matmul(Q, inside)), transpose=True
-    )
-    return xp.matrix_transpose(flipped)
+    return times_inverse(xp, xp.matmul(Q, inside), P)
 
 
 def _of_matrix(xp: Any, f: Any, M: Array) -> Array:
