@@ -155,10 +155,10 @@ def seen_value(xp: Any, x: Array) -> Any:
 
 def ignore_float_errors(xp: Any) -> Any:
     """NumPy's own warnings silenced where infinities and NaN are turned into a status."""
-    return _UNCHANGED if xp.name != "numpy" else np.errstate(**_IGNORED)
+    return UNCHANGED if xp.name != "numpy" else np.errstate(**_IGNORED)
 
 
-_UNCHANGED = contextlib.nullcontext()
+UNCHANGED = contextlib.nullcontext()
 _IGNORED: Any = dict.fromkeys(("divide", "over", "under", "invalid"), "ignore")  # sooner than all=
 
 

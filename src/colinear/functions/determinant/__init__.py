@@ -22,8 +22,11 @@ from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, is_unseen, take_for_granted
 from ..common import (
     dense,
+    filled,
     ignore_float_errors,
     outcome,
+    report_failure,
+    report_finite,
     report_status,
     reports_nonfinite,
     seen_value,
@@ -83,16 +86,14 @@ def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> Choic
     is_free, like = isinstance(chosen, Auto), partial(one, A)
     if isinstance(chosen, SLQ) or needs_estimate(A, chosen):
         found = SLQ(tol=chosen.tol) if is_free else chosen
-        why = f"{'the matrix would not fit into memory' if is_free else 'asked for'}; Lanczos from random vectors"
+        reason = "the matrix would not fit into memory" if is_free else "asked for"
+        why = f"{reason}; Lanczos from random vectors"
         work = Cost(found.most * 50 * A.flops, 40.0 * A.shape[-1] * found.most)
         return Choice(lambda: _by_quadrature(A, found, is_free), "SLQ", work, why, like)
-    is_positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
-    name = ("Cholesky" if is_positive else "LU") if is_free else chosen.name
-    why = (
-        f"A is {'' if is_positive else 'not '}known to be positive semidefinite"
-        if is_free
-        else "asked for"
-    )
+    name, why = chosen.name, "asked for"
+    if is_free:
+        name, known = ("Cholesky", "") if A.properties & POSITIVE_SEMIDEFINITE else ("LU", "not ")
+        why = f"A is {known}known to be positive semidefinite"
 
     def cost() -> Cost:
         size = math.prod(A.shape)
@@ -120,8 +121,13 @@ def _by_factor(A: LinearOperator, name: str, is_free: bool) -> Determinant:
     if A.properties & SELF_ADJOINT and A.is_complex:
         # the product of the pivots' phases is real but for rounding
         sign = xp.astype(real_sign(xp, sign), sign.dtype)
-    report_finite(xp, M, (-2, -1))
-    return to_result_dtype(xp, sign, A.dtype), to_result_dtype(xp, logarithm, A.dtype)
+    report_finite(xp, M)
+    return in_dtype_of(A, sign, logarithm)
+
+
+def in_dtype_of(A: LinearOperator, sign: Array, logarithm: Array) -> Determinant:
+    """Both in the precision of A, if that is half."""
+    return to_result_dtype(A.xp, sign, A.dtype), to_result_dtype(A.xp, logarithm, A.dtype)
 
 
 def needs_estimate(A: LinearOperator, method: Any) -> bool:
@@ -148,21 +154,13 @@ def _factor(xp: Any, M: Array, name: str, is_free: bool) -> Any:
     if not is_free:
         wrong = Status.NOT_POSITIVE_DEFINITE if name == "Cholesky" else Status.INACCURATE
         message = ONE_TRIANGLE[name] if name == "LDL" else ""
-        report_status(
-            xp, xp.where(right, int(Status.SUCCESS), int(wrong)), method=name, message=message
-        )
+        report_failure(xp, (right, wrong), method=name, message=message)
     elif (seen := seen_value(xp, right)) is None:
-        report_status(xp, outcome(xp, right, Status.NOT_POSITIVE_DEFINITE), method=name)
+        report_failure(xp, (right, Status.NOT_POSITIVE_DEFINITE), method=name)
     elif not seen.all():
         report_fallback("Cholesky failed: A is not positive definite")
         return MAKE["LU"](xp, M)[0]
     return factor
-
-
-def report_finite(xp: Any, x: Array, axes: tuple[int, ...]) -> None:
-    """Report whether all entries along these axes are finite."""
-    finite = xp.all(xp.isfinite(x), axis=axes)
-    report_status(xp, xp.where(finite, int(Status.SUCCESS), int(Status.NONFINITE)))
 
 
 def report_fallback(message: str) -> None:
@@ -173,7 +171,7 @@ def report_fallback(message: str) -> None:
 def report_determinant(xp: Any, sign: Array, logarithm: Array) -> Determinant:
     """Return sign and logarithm, and report their status: -inf is the logarithm of a singular operator's
     determinant; NaN and inf are those of no finite matrix."""
-    report_status(xp, xp.where(logarithm < math.inf, int(Status.SUCCESS), int(Status.NONFINITE)))
+    report_status(xp, outcome(xp, logarithm < math.inf, Status.NONFINITE))
     return sign, logarithm
 
 
@@ -186,9 +184,7 @@ slogdet = function("slogdet", base=sign_and_logarithm)
 def one(A: LinearOperator) -> Determinant:
     """1 and its logarithm, of A's batch shape."""
     check_square("slogdet", A)
-    xp, device = A.xp, A._context.device
-    sign = xp.ones(A.batch_shape, dtype=A.dtype, device=device)
-    return sign, xp.zeros(A.batch_shape, dtype=xp.real_dtype(A.dtype), device=device)
+    return A.xp.ones(A.batch_shape, **kind_of(A)), filled(A, 0.0, *A.batch_shape)
 
 
 def slogdet_of_power(A: LinearOperator, c: Any) -> Determinant:
@@ -198,9 +194,7 @@ def slogdet_of_power(A: LinearOperator, c: Any) -> Determinant:
         c = xp.asarray(c, **kind_of(A))
     with ignore_float_errors(xp):
         sign, logarithm = slogdet_of_diagonal(namespace_of(c), c[..., None])
-    return sign**n, n * logarithm if n else xp.zeros(
-        logarithm.shape, dtype=logarithm.dtype, device=A._context.device
-    )
+    return sign**n, n * logarithm if n else xp.zeros(logarithm.shape, **kind_of(logarithm))
 
 
 def real_sign(xp: Any, sign: Array) -> Array:
@@ -304,7 +298,7 @@ def det_dense(A: Any, method: Any) -> Array:
     xp, M = A.xp, dense(A)
     with ignore_float_errors(xp):
         product = determinants.det(xp, M)
-        report_finite(xp, M, (-2, -1))
+        report_finite(xp, M)
     return to_result_dtype(xp, product, A.dtype)
 
 

@@ -50,7 +50,6 @@ from ..common import (
     operands_in_context,
     report_leaves,
     reports_nonfinite,
-    to_result_dtype,
 )
 from ..diagonal.rules import has_thin_waist
 from ..solve.elimination import report_weak_entries, strengthened, weak_entries
@@ -62,6 +61,7 @@ from ..stochastic.estimators import powers_of_estimates
 from . import (
     Determinant,
     check_square,
+    in_dtype_of,
     logdet,
     multiplied,
     one,
@@ -95,6 +95,13 @@ def from_sign(A: LinearOperator, sign: Array, logarithm: Array) -> Determinant:
         if xp.is_complex(sign) and not A.is_complex:
             sign = real_sign(xp, sign)  # a product of pairs of conjugates is real but for rounding
         return xp.astype(sign, A.dtype), xp.astype(logarithm, xp.real_dtype(A.dtype))
+
+
+def by_rows(A: LinearOperator, slogdet_of: Callable[..., Any], *arrays: Array) -> Determinant:
+    """What `slogdet_of` computes on the host from these arrays, for each matrix of a batch."""
+    if not A.shape[-1]:
+        return one(A)
+    return from_host(A, [slogdet_of(*row) for row in rows_of(A, *arrays)])
 
 
 def from_host(A: LinearOperator, found: Any) -> Determinant:
@@ -277,8 +284,7 @@ def slogdet_block_diagonal(A: Any, method: Any) -> Determinant:
     if method is None or not method.is_stochastic:
         blocks = A.stack()
         if blocks is not None:
-            sign, logarithm = slogdet(blocks, method)
-            return A.xp.prod(sign, axis=-1), A.xp.sum(logarithm, axis=-1)
+            return _of_blocks(A.xp, *slogdet(blocks, method))
     return from_parts(A, method, [1] * len(A.operands))
 
 
@@ -327,10 +333,8 @@ def slogdet_inverse(A: Any, method: Any) -> Determinant:
     """det A^-1 = 1 / det A, from the factorisation that is there"""
     known = determinant_of_factored(A)
     with ignore_float_errors(A.xp):
-        sign, logarithm = slogdet(A.A, method) if known is None else known()
-        return reciprocal_determinant(
-            A.xp, to_result_dtype(A.xp, sign, A.dtype), to_result_dtype(A.xp, logarithm, A.dtype)
-        )
+        found = slogdet(A.A, method) if known is None else known()
+        return reciprocal_determinant(A.xp, *in_dtype_of(A, *found))
 
 
 def diagonal_can_be_divided_by(A: LinearOperator) -> bool:
@@ -371,10 +375,11 @@ def slogdet_similarity(A: Any, method: Any) -> Determinant:
 
 
 @rule(logdet, Unitary)
+@rule(logdet, Unitary[Product])
 @reports_nonfinite
 def logdet_unitary(A: Any, method: Any) -> Array:
     """log |det Q| = 0"""
-    return A.xp.zeros(A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
+    return one(A)[1]
 
 
 def has_unitary_factor(A: LinearOperator) -> bool:
@@ -390,9 +395,3 @@ def logdet_of_rest(A: Any, method: Any) -> Array:
     rest = [factor for factor in operands_in_context(A) if not factor.properties & UNITARY]
     total = logdet(Product(*rest), method) if rest else logdet_unitary(A, method)
     return spread(A, (A.xp.ones(()), total))[1]
-
-
-@rule(logdet, Unitary[Product])
-def logdet_unitary_product(A: Any, method: Any) -> Array:
-    """log |det Q| = 0"""
-    return logdet_unitary(A, method)

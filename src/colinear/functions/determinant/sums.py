@@ -35,7 +35,6 @@ from ...operators import (
 )
 from ...operators.context import kind_of
 from ...operators.diagonal import scalar_of
-from ...operators.rewrites import kronecker_terms
 from ...operators.scaled import beside
 from ...operators.sparse_algebra import DIAGONAL, SHIFT
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
@@ -51,7 +50,7 @@ from ..common import (
     values_are_seen,
 )
 from ..diagonal import diag
-from ..solve.compositions import multiply_blocks, subtract_blocks
+from ..solve.compositions import multiply_blocks, pivots, subtract_blocks
 from ..solve.elimination import (
     condition,
     fits_as_a_whole,
@@ -61,7 +60,7 @@ from ..solve.elimination import (
     size_of,
 )
 from ..solve.inverse import inv
-from ..solve.kronecker import TERM, factors_are_square, factors_fit
+from ..solve.kronecker import TERM, factors_are_square, factors_fit, invert_simpler_term
 from ..solve.sums import (
     LOW_RANK,
     SIMILAR,
@@ -71,6 +70,7 @@ from ..solve.sums import (
     has_similarity,
     is_zero,
     low_rank_and_rest,
+    multiple_and_shift,
 )
 from ..spectrum import eig
 from ..spectrum.components import diagonals_are_constant
@@ -138,17 +138,10 @@ def slogdet_shifted_multiple(A: Any, method: Any) -> Determinant:
 @rule(slogdet, Sum[Scaled[Projection], SHIFT])  # type: ignore[misc]
 def slogdet_shifted_projection(A: Any, method: Any) -> Determinant:
     """det(a Q Q^H + c I) = (a + c)^r c^(n - r) for r columns of Q"""
-    projection, shift = arrange(A, Projection | Scaled[Projection], SHIFT)  # type: ignore[misc]
-    P: Any
-    a, P = (
-        (projection.scalar, projection.A) if isinstance(projection, Scaled) else (1.0, projection)
-    )
-    n, r = P.Q.shape[-2:]
-    parts = [
-        slogdet(ScaledIdentity(c, size, like=A), method)
-        for c, size in ((a + scalar_of(shift), r), (scalar_of(shift), n - r))
-    ]
-    return spread(A, multiplied(parts, [1, 1]))
+    a, P, shift = multiple_and_shift(A)
+    (n, r), c = P.Q.shape[-2:], scalar_of(shift)
+    on, off = (ScaledIdentity(*each, like=A) for each in ((a + c, r), (c, n - r)))
+    return spread(A, multiplied([slogdet(on, method), slogdet(off, method)], [1, 1]))
 
 
 @rule(slogdet, Sum[SIMILAR, SHIFT], when=has_similarity)  # type: ignore[misc]
@@ -264,12 +257,7 @@ def slogdet_shifted_kronecker(A: Any, method: Any) -> Determinant:
 def slogdet_two_kroneckers(A: Any, method: Any) -> Any:
     """det(a A ⊗ B + c C ⊗ D) = det(C ⊗ D) ∏ (a λ μ + c) over the eigenvalues λ of C^-1 A and μ
     of D^-1 B"""
-    (c, left), (a, right) = sorted(
-        kronecker_terms(A),
-        key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1]),
-    )
-    simple, other = ([in_context(factor, A) for factor in factors] for factors in (left, right))
-    found = [inv(factor, method, info=True) for factor in simple]
+    (c, simple), (a, other), found = invert_simpler_term(A, method)
     if any(failed(info._status) is True for _, info in found):
         report_fallback("a factor is singular, so it cannot be divided by")
         return slogdet.base(A, method)
@@ -354,38 +342,27 @@ def slogdet_block(A: Any, method: Any) -> Any:
 def _by_complement(A: Any, method: Any, is_judged: bool) -> Any:
     """Eliminate the cheapest block, if `is_judged` the cheapest of those whose elimination keeps
     the accuracy."""
-    size = range(len(A.blocks))
     whole = partial(sign_and_logarithm, A, method)
     best: Any = None
-    for k in sorted(
-        (k for k in size if not isinstance(A.blocks[k][k], Zero)), key=partial(_elimination_cost, A)
-    ):
+    is_good = False
+    for k in [i for i, j in pivots(A) if i == j]:
         corner = in_context(A.blocks[k][k], A)
         inverse, info = inv(corner, method, info=True)
         if failed(info._status) is True:
             continue  # a singular block does not make the whole singular
-        rest = [i for i in size if i != k]
-        if len(rest) == 1:
-            S = _complement(A, inverse, rest[0], rest[0], k)
-        else:  # as matrices where nothing else is known of them: the next complement is one of these
-            right = {j: multiply_blocks(inverse, A.blocks[k][j], A) for j in rest}
-            grid = [
-                [(A.blocks[i][j], multiply_blocks(A.blocks[i][k], right[j], A)) for j in rest]
-                for i in rest
-            ]
-            S = Block([[subtract_blocks(D, T, A, False) for D, T in row] for row in grid])
-        S = S._claim(A.properties & (SELF_ADJOINT | POSITIVE_SEMIDEFINITE))
+        S = _complement(A, k, inverse)._claim(A.properties & (SELF_ADJOINT | POSITIVE_SEMIDEFINITE))
         spoilt = _spoilt(A, k, inverse, S) if is_judged else None
-        best = best or (corner, inverse, info, S, spoilt)
-        if spoilt is None or not is_spoilt(A, spoilt):
+        is_good = spoilt is None or not is_spoilt(A, spoilt)
+        if is_good or best is None:
             best = corner, inverse, info, S, spoilt
+        if is_good:
             break
     if best is None:
         return whole()
-    corner, inverse, info, S, spoilt = best
-    if spoilt is not None and is_spoilt(A, spoilt) and fits_as_a_whole(A):
+    if not is_good and fits_as_a_whole(A):
         report_fallback("no block on the diagonal is well-conditioned")
         return whole()
+    corner, inverse, info, S, spoilt = best
     report(info)
     # A dense block has been factored already.
     first = (
@@ -395,6 +372,28 @@ def _by_complement(A: Any, method: Any, is_judged: bool) -> Any:
     )
     found = spread(A, multiplied([first, slogdet(S, method)], [1, 1]))
     return found if spoilt is None else settle_determinant(A, found, spoilt, whole)
+
+
+def _complement(A: Any, k: int, inverse: LinearOperator) -> LinearOperator:
+    """D - C A^-1 B of the block k on the diagonal, whose inverse is known."""
+    grid, rest = A.blocks, [i for i in range(len(A.blocks)) if i != k]
+    if len(rest) == 1:
+        (i,) = rest
+        D, C, B = (in_context(block, A) for block in (grid[i][i], grid[i][k], grid[k][i]))
+        if isinstance(C, Zero) or isinstance(B, Zero):
+            return D
+        return Sum(D, Scaled(-1.0, Product(C, inverse, B)))
+    # as matrices where nothing else is known of them: the next complement is one of these
+    right = {j: multiply_blocks(inverse, grid[k][j], A) for j in rest}
+    return Block(
+        [
+            [
+                subtract_blocks(grid[i][j], multiply_blocks(grid[i][k], right[j], A), A, False)
+                for j in rest
+            ]
+            for i in rest
+        ]
+    )
 
 
 def _spoilt(A: Any, k: int, inverse: LinearOperator, S: LinearOperator) -> Array:
@@ -433,19 +432,3 @@ def _is_far_larger(T: LinearOperator, A: LinearOperator) -> bool:
     if sizes is None and not A.xp.is_traced(both):
         take_for_granted(is_small, both)
     return sizes is not None and not is_small(sizes)
-
-
-def _elimination_cost(A: Any, k: int) -> float:
-    corner, rest = A.blocks[k][k], A.shape[-1] - A.blocks[k][k].shape[-1]
-    own = float(corner.shape[-1]) ** 3 if inv.find(corner).is_base else 0.0
-    return own + rest * corner.flops + float(rest) ** 3
-
-
-def _complement(A: Any, inverse: LinearOperator, i: int, j: int, k: int) -> LinearOperator:
-    """D - C A^-1 B"""
-    D, C, B = (in_context(A.blocks[row][column], A) for row, column in ((i, j), (i, k), (k, j)))
-    return (
-        D
-        if isinstance(C, Zero) or isinstance(B, Zero)
-        else Sum(D, Scaled(-1.0, Product(C, inverse, B)))
-    )

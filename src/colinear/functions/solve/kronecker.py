@@ -253,17 +253,23 @@ def pencil(
     return values, ones, Dense(xp.solve_triangular(L, Q, adjoint=True))
 
 
+def invert_simpler_term(A: Any, method: Any) -> tuple[Any, Any, list[Any]]:
+    """c and the factors of the term that is simpler to invert, a and those of the other one, and
+    the inverse and its Info of each of the former."""
+    terms = sorted(
+        kronecker_terms(A),
+        key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1]),
+    )
+    simple, other = ((c, [in_context(factor, A) for factor in factors]) for c, factors in terms)
+    return simple, other, [inv(factor, method, info=True) for factor in simple[1]]
+
+
 @rule(inv, Sum[TERM, TERM], when=factors_fit)  # type: ignore[misc]
 @by_equation
 @judged
 def inv_kronecker_pencil(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + C ⊗ D)^-1 = (C^-1 A ⊗ D^-1 B + I)^-1 (C ⊗ D)^-1"""
-    terms = sorted(
-        kronecker_terms(A),
-        key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1]),
-    )  # the simpler to invert
-    (c, simple), (a, other) = terms
-    found = [inv(in_context(factor, A), method, info=True) for factor in simple]
+    (c, _), (a, other), found = invert_simpler_term(A, method)
     for _, info in found:
         if failed(info.status) is True:
             why = "a factor is singular, so the other product cannot be divided by its product"

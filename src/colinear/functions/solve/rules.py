@@ -3,7 +3,6 @@ once."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import Any
 
@@ -39,6 +38,7 @@ from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
 from ...status import failed, is_unseen
 from ..common import (
     MARGIN,
+    UNCHANGED,
     have_failed,
     host_value,
     ignore_float_errors,
@@ -74,7 +74,6 @@ from .sums import capacitance_by_entries, low_rank_and_diagonal, rank_is_low
 # rows of a product of matrices that is formed: the work is less than that of looking at its factors
 TINY = 32
 FREE = (Auto, type(None))  # methods that leave the choice to us
-NOTHING: Any = contextlib.nullcontext()
 WORTH_A_BOUND = 10_000  # entries of a right side from which a bound costs less than it saves
 
 
@@ -245,7 +244,7 @@ def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
     xp, (low_rank, D), b = A.xp, low_rank_and_diagonal(A), checked(A, b)
     d = D.d if isinstance(D, Diagonal) else diagonal_of(D, A)
     d, B, U = d[..., None], b[:, None] if b.ndim == 1 else b, low_rank.U
-    left = leave_to_residual() if xp.is_on_device(B) else NOTHING
+    left = leave_to_residual() if xp.is_on_device(B) else UNCHANGED
     with recording() as reports, left, ignore_float_errors(xp):
         K, right = capacitance_by_entries(low_rank, d)
         scaled = B / d

@@ -311,20 +311,25 @@ def gram(S: Array) -> Array:
 @rule(inv, Sum[Scaled[Projection], SHIFT])  # type: ignore[misc]
 def inv_shifted_projection(A: Any, method: Any) -> LinearOperator:
     """(a Q Q^H + c I)^-1 = c^-1 (I - a (a + c)^-1 Q Q^H)"""
-    projection, shift = arrange(A, Projection | Scaled[Projection], SHIFT)  # type: ignore[misc]
-    a, P = (
-        (projection.scalar, projection.A) if isinstance(projection, Scaled) else (1.0, projection)
-    )
-    Q: Any = P.Q  # type: ignore[union-attr]
+    a, P, shift = multiple_and_shift(A)
     c = scalar_of(shift)
-    if Q.shape[-1] == P.shape[-1]:  # nothing is off the range of Q: a + c alone is divided by
-        return inv(
-            broadcast_batch(ScaledIdentity(a + c, A.shape[-1], like=A), A.batch_shape), method
-        )._claim(A.properties)
+    if P.Q.shape[-1] == P.shape[-1]:  # nothing is off the range of Q: a + c alone is divided by
+        return _inverse_of_shift(A, a + c, method)._claim(A.properties)
     inner = a * labelled("On the range of Q", reciprocal, a + c)
     return Sum(
         inv(shift, method), Scaled(-inner * labelled("Off the range of Q", reciprocal, c), P)
     )._claim(A.properties)
+
+
+def multiple_and_shift(A: Any) -> tuple[Any, Any, Any]:
+    """a, X and c I of a X + c I."""
+    term, shift = arrange(A, LinearOperator, SHIFT)
+    return (term.scalar, term.A, shift) if isinstance(term, Scaled) else (1.0, term, shift)
+
+
+def _inverse_of_shift(A: Any, c: Any, method: Any) -> LinearOperator:
+    """(c I)^-1 for an A that is c I."""
+    return inv(broadcast_batch(ScaledIdentity(c, A.shape[-1], like=A), A.batch_shape), method)
 
 
 def factor_divides_shift(multiple: Any, shift: Any) -> bool:
@@ -366,10 +371,7 @@ def inv_shifted_multiple(A: Any, method: Any) -> Any:
     """(a A + c I)^-1 = a^-1 (A + c a^-1 I)^-1, and c^-1 I if a is zero"""
     multiple, shift = arrange(A, Scaled, SHIFT)
     if is_zero(multiple):
-        return inv(
-            broadcast_batch(ScaledIdentity(scalar_of(shift), A.shape[-1], like=A), A.batch_shape),
-            method,
-        )
+        return _inverse_of_shift(A, scalar_of(shift), method)
     if not factor_divides_shift(multiple, shift):
         return inverse(A, method)
     a = labelled("In the factor of a term", reciprocal, multiple.scalar)
