@@ -245,11 +245,6 @@ def _status_of_product(product: Any, least: Any = 1) -> Status:
     return Status.SINGULAR if least == 0 else Status.NONFINITE
 
 
-def total_of(xp: Any, x: Array) -> Array:
-    """The sum of all entries, in which NaN and infinity show: the cheapest look at them."""
-    return xp.sum(xp.stop_gradient(x))
-
-
 def _are_plain(x: Any) -> bool:
     """Whether all are seen to be real and far from zero and infinity: of few, sooner so."""
     if x is None or x.dtype.char not in "fd":
@@ -303,8 +298,7 @@ def report_values(xp: Any, x: Array) -> None:
         return
     size = xp.abs(x if x.ndim else x[None])
     smallest, largest = xp.min(size, axis=-1), xp.max(size, axis=-1)  # NaN, where one is
-    status = outcome(xp, smallest != 0, Status.SINGULAR)
-    report_status(xp, xp.where(largest < math.inf, status, int(Status.NONFINITE)))
+    report_failure(xp, (largest < math.inf, Status.NONFINITE), (smallest != 0, Status.SINGULAR))
 
 
 def report_status(xp: Any, status: Array, **details: Any) -> None:
@@ -319,20 +313,16 @@ def report_status(xp: Any, status: Array, **details: Any) -> None:
 def report_failure(xp: Any, *conditions: tuple[Any, Status], **details: Any) -> None:
     """Report the first condition that does not hold, or that cannot be seen yet. On a device they
     are taken to hold."""
-    arrays = [holds for holds, _ in conditions if is_array(holds)]
+    unseen = [pair for pair in conditions if is_array(pair[0])]
     if (
-        arrays
-        and is_unseen(arrays[0])
+        unseen
+        and is_unseen(unseen[0][0])
         and all(is_array(holds) or holds for holds, _ in conditions)
-        and take_for_granted(
-            functools.partial(
-                _first_of, [failure for holds, failure in conditions if is_array(holds)]
-            ),
-            *arrays,
-            failure=Status.INACCURATE,
-        )
     ):
-        return
+        arrays, failures = zip(*unseen)
+        test = functools.partial(_first_of, failures)
+        if take_for_granted(test, *arrays, failure=Status.INACCURATE):
+            return
     status = first_failure(xp, *conditions)
     if status is not Status.SUCCESS:
         report(Info(status, **details))
@@ -351,9 +341,10 @@ def outcome(xp: Any, fine: Array, failure: Status) -> Array:
 
 def report_finite(xp: Any, x: Array, **details: Any) -> None:
     """Report NaN or infinity in a result."""
-    is_later = is_unseen(x) and xp.is_floating(x)
-    if is_later and take_for_granted(is_finite, total_of(xp, x), failure=Status.NONFINITE):
-        return
+    if is_unseen(x) and xp.is_floating(x):
+        total = xp.sum(xp.stop_gradient(x))  # in which NaN and infinity show
+        if take_for_granted(is_finite, total, failure=Status.NONFINITE):
+            return
     report_failure(xp, (xp.all(xp.isfinite(x)), Status.NONFINITE), **details)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...autodiff.determinants import is_polynomial, slogdet_of_diagonal
 from ...backends import Array
-from ...dispatch import arrange, rule
+from ...dispatch import rule
 from ...factors.dense import LUFactor
 from ...factors.inverse import Inverse, known_determinant
 from ...factors.structured import SpectralFactor, StackedBlocks
@@ -55,7 +55,7 @@ from ..diagonal.rules import has_thin_waist
 from ..solve.elimination import report_weak_entries, strengthened, weak_entries
 from ..solve.families import periodic_kernel, rank_is_below_size, wraps_around
 from ..solve.inverse import all_square, inv
-from ..solve.sums import capacitance, rank_of, shift_is_zero
+from ..solve.sums import capacitance, low_rank_and_diagonal, rank_of, shift_is_zero
 from ..spectrum.rules import is_similarity
 from ..stochastic.estimators import powers_of_estimates
 from . import (
@@ -344,7 +344,7 @@ def diagonal_can_be_divided_by(A: LinearOperator) -> bool:
     Where the rank alone is not, all of D may be small although A is well-conditioned, and the lemma
     saves nothing.
     """
-    low_rank, D = arrange(A, LowRank, DIAGONAL)
+    low_rank, D = low_rank_and_diagonal(A)
     rank = rank_of(low_rank)
     return (
         rank < A.shape[-1]
@@ -357,7 +357,7 @@ def diagonal_can_be_divided_by(A: LinearOperator) -> bool:
 def determinant_lemma(A: Any, method: Any) -> Determinant:
     """det(D + U C V^H) = det D det(I + C V^H D^-1 U), after an exchange of entries of D that are
     nearly zero"""
-    low_rank, D = arrange(A, LowRank, DIAGONAL)
+    low_rank, D = low_rank_and_diagonal(A)
     if len(weak := weak_entries(low_rank, D)):
         low_rank, D = strengthened(low_rank, D, weak)
     report_weak_entries(low_rank, D)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...autodiff import resolvents
 from ...autodiff.kronecker import Grid
-from ...backends import Array
+from ...backends import Array, adjoint
 from ...dispatch import Choice, arrange, rule
 from ...factors.inverse import Inverse
 from ...info import report
@@ -44,13 +44,13 @@ from ..common import (
     in_context,
     operands_in_context,
     outer,
+    report_failure,
     report_leaves,
-    report_status,
     seen_value,
     values_are_seen,
 )
 from ..diagonal import diag
-from ..solve.compositions import multiply_blocks, pivots, subtract_blocks
+from ..solve.compositions import multiply_blocks, pivots, subtract_blocks, without
 from ..solve.elimination import (
     condition,
     fits_as_a_whole,
@@ -198,13 +198,10 @@ def eigenvalues(A: LinearOperator) -> tuple[Array, tuple[Array, Array] | None]:
     M = dense(A)
     if not hermitian or 0 in M.shape:
         return xp.eigvals(M), None
-    gap = xp.max(xp.abs(M - xp.conj(xp.matrix_transpose(M))))
+    gap = xp.max(xp.abs(M - adjoint(xp, M)))
     fine = gap <= math.sqrt(xp.eps(M.dtype)) * xp.max(xp.abs(M))
-    report_status(
-        xp,
-        xp.where(fine, 0, int(Status.INACCURATE)),
-        message="A is not self-adjoint, as was claimed",
-    )
+    why = "A is not self-adjoint, as was claimed"
+    report_failure(xp, (fine, Status.INACCURATE), message=why)
     return xp.eigvalsh(M), None
 
 
@@ -290,7 +287,7 @@ def quotient(B: LinearOperator, C: LinearOperator, inverse: LinearOperator) -> L
     xp = C.xp
     L, _ = xp.cholesky(dense(C))
     half = xp.solve_triangular(L, dense(B))
-    middle = xp.solve_triangular(L, xp.conj(xp.matrix_transpose(half)))  # L^-1 B L^-H
+    middle = xp.solve_triangular(L, adjoint(xp, half))  # L^-1 B L^-H
     return Dense(middle)._claim(SELF_ADJOINT)
 
 
@@ -376,7 +373,8 @@ def _by_complement(A: Any, method: Any, is_judged: bool) -> Any:
 
 def _complement(A: Any, k: int, inverse: LinearOperator) -> LinearOperator:
     """D - C A^-1 B of the block k on the diagonal, whose inverse is known."""
-    grid, rest = A.blocks, [i for i in range(len(A.blocks)) if i != k]
+    grid = A.blocks
+    rest = without(k, range(len(grid)))
     if len(rest) == 1:
         (i,) = rest
         D, C, B = (in_context(block, A) for block in (grid[i][i], grid[i][k], grid[k][i]))
@@ -406,11 +404,8 @@ def _spoilt(A: Any, k: int, inverse: LinearOperator, S: LinearOperator) -> Array
     """
     xp, corner = A.xp, in_context(A.blocks[k][k], A)
     is_exact, spoilt = isinstance(corner, DIAGONAL), condition(corner, inverse)
-    rest = [i for i in range(len(A.blocks)) if i != k]
-    C, B = (
-        in_context(part, A)
-        for part in (vstack([A.blocks[i][k] for i in rest]), hstack([A.blocks[k][i] for i in rest]))
-    )
+    C = in_context(vstack([row[k] for row in without(k, A.blocks)]), A)
+    B = in_context(hstack(without(k, A.blocks[k])), A)
     T = Product(C, inverse, B)
     if is_spoilt(A, spoilt):
         if not is_exact:

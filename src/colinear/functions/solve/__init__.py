@@ -166,10 +166,8 @@ def _without_trial(s: System, found: Rule) -> Choice:
         return s.b
 
     run = _by_iteration if iterates else _by_rules
-    return Choice(partial(run, s, found), "inverse", None, EQUATION, like)
-
-
-EQUATION = "x = A^-1 b, then the residual |b - A x|"
+    why = "x = A^-1 b, then the residual |b - A x|"
+    return Choice(partial(run, s, found), "inverse", None, why, like)
 
 
 def _by_rules(s: System, found: Rule) -> Array:
@@ -408,10 +406,6 @@ def _as_one_run(inverse: LinearOperator, tol: float, x0: Array | None) -> Linear
 
 def relative_residual(xp: Any, R: Array, B: Array) -> Array:
     """|r| / |b| for each column; a right side of zero counts as one of size 1."""
-    if 0 in R.shape:
-        return xp.zeros(
-            (*R.shape[:-2], R.shape[-1]), dtype=xp.real_dtype(R.dtype), device=xp.device_of(R)
-        )
     size = column_norms(xp, B)
     return column_norms(xp, R) / xp.where(size == 0, 1, size)
 

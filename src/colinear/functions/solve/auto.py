@@ -9,12 +9,12 @@ from typing import Any
 
 from ...backends import Array, namespace_of
 from ...dispatch import Choice, Cost
-from ...errors import BackendError, MethodError, ShapeError
+from ...errors import BackendError, ShapeError
 from ...factors.iterated import Attempts, Iterated, working_memory
 from ...factors.runs import sampled_terms, seeded
 from ...info import Info, recording
 from ...methods import CG, GMRES, LSMR, LSQR, MINRES, Auto, BiCGSTAB, Method
-from ...methods.base import Iterative
+from ...methods.base import AUTO, Iterative
 from ...methods.svrg import SVRG
 from ...operators import Dense, Diagonal, LinearOperator, MatrixFree, Scaled, Sparse, Sum
 from ...operators.context import check_device
@@ -112,9 +112,9 @@ def solve_by_trial(
     A = with_symmetry_of_entries(A)
     if any(A.xp.is_traced(x) for x in (B, *A.arrays())):
         return attempts(A, method, first=1).run(B, is_vector)
-    only = (
-        None if most is None else 2 if A.properties & POSITIVE_SEMIDEFINITE and most != TRIAL else 1
-    )
+    only = None
+    if most is not None:
+        only = 2 if A.properties & POSITIVE_SEMIDEFINITE and most != TRIAL else 1
     found = attempts(A, method, most, only).run(B, is_vector)
     hopeless = most is None or (most != TRIAL and found[1].status is Status.NONFINITE)
     return found if hopeless or failed(found[1]._status) is False else None
@@ -140,13 +140,20 @@ def attempts(
 ) -> Attempts:
     """A^-1 by iterations, the next where one fails; of at most `most` steps each, and of the
     `first` ones only."""
-    tol, limit = getattr(method, "tol", None), getattr(method, "max_iters", None)
-    limit = most if limit is None else limit
+    options = limits(method, most)
     M = jacobi(A)
-    chosen = [replace(m, tol=tol, max_iters=limit) for m in candidates(A)][:first]
-    return Attempts._of(
-        tuple(iterated(A, m if m.least_squares else replace(m, preconditioner=M)) for m in chosen)
-    )
+    runs = []
+    for candidate in candidates(A)[:first]:
+        preconditioner = None if candidate.least_squares else M
+        chosen = replace(candidate, preconditioner=preconditioner, **options)
+        runs.append(iterated(A, chosen))
+    return Attempts._of(tuple(runs))
+
+
+def limits(method: Any, most: int | None = None) -> dict[str, Any]:
+    """The tolerance that `Auto` was given, and its most iterations, `most` if there are none."""
+    method = method or AUTO
+    return {"tol": method.tol, "max_iters": most if method.max_iters is None else method.max_iters}
 
 
 def try_least_squares(
@@ -168,23 +175,22 @@ def try_least_squares(
     watched = [x for x in (*arrays, *A.arrays()) if is_traced_or_differentiated(A.xp, x)]
     if most == 0 or (most is not None and watched):
         return None
-    tol, limit = getattr(method, "tol", None), getattr(method, "max_iters", None)
     # each of which is a product with A and one with A^H
-    steps = limit if most is None or limit is not None else most // 2
+    lsmr = LSMR(**limits(method, None if most is None else most // 2))
     # Unless a tolerance was asked for, x is to be that of a matrix nearer to A than sqrt(eps) |A|:
     # the error of least squares grows with the square of the condition.
-    lsmr = LSMR(tol=A.xp.eps(A.dtype) ** 0.75 if tol is None else tol, max_iters=steps)
-
-    def why() -> str:
-        reason = f"a factorisation would take {_flops(direct.flops)} and {_bytes(direct.memory)}"
-        return (
-            reason
-            if most is None
-            else f"{reason}, and comes next if {most} products are not enough"
-        )
-
+    lsmr = lsmr if lsmr.tol is not None else replace(lsmr, tol=A.xp.eps(A.dtype) ** 0.75)
     cost = lambda: Cost(iterated_work(A, 1, most).flops, working_memory(lsmr, A))
+    why = lambda: _alternative(direct, most)
     return Choice(lambda: run(lsmr, most), "LSMR", cost, why, like)
+
+
+def _alternative(direct: Work, most: int | None) -> str:
+    """What a factorisation would cost, and when it comes next."""
+    size = direct.memory / 2**20
+    memory = f"{size:.3g} MiB" if size < 1024 else f"{size / 1024:.3g} GiB"
+    cost = f"a factorisation would take {direct.flops:.2g} flop and {memory}"
+    return cost if most is None else f"{cost}, which comes next if {most} products are not enough"
 
 
 def jacobi(A: LinearOperator) -> LinearOperator | None:
@@ -234,20 +240,12 @@ def attempt(
     first = candidates(A)[0]
 
     def why() -> str:
-        known = (
-            "positive semidefinite"
-            if A.properties & POSITIVE_SEMIDEFINITE
-            else "self-adjoint"
-            if A.properties & SELF_ADJOINT
-            else ""
-        )
-        reason = f"A is known to be {known}" if known else "nothing is known of A"
-        reason += f"; a factorisation would take {_flops(direct.flops)} and {_bytes(direct.memory)}"
-        return (
-            reason
-            if products is None
-            else f"{reason}, which comes next if {products} products are not enough"
-        )
+        known = "nothing is known of A"
+        if A.properties & SELF_ADJOINT:
+            is_positive = A.properties & POSITIVE_SEMIDEFINITE
+            kind = "positive semidefinite" if is_positive else "self-adjoint"
+            known = f"A is known to be {kind}"
+        return f"{known}; {_alternative(direct, products)}"
 
     return Choice(run, first.name, lambda: cost_of_iteration(A, products), why, like)
 
@@ -257,19 +255,8 @@ def cost_of_iteration(A: LinearOperator, products: int | None = None) -> Cost:
     return Cost(iterated_work(A, 1, products).flops, working_memory(candidates(A)[0], A))
 
 
-def _flops(x: float) -> str:
-    return f"{x:.2g} flop"
-
-
-def _bytes(x: float) -> str:
-    return f"{x / 2**20:.3g} MiB" if x < 2**30 else f"{x / 2**30:.3g} GiB"
-
-
 # Iterative methods for `inv`, `solve` and `lstsq`: what they are given, and what becomes of the
 # tolerance in the parts.
-
-
-ITERATIVE = (CG, MINRES, GMRES, BiCGSTAB, LSQR, LSMR, SVRG)
 
 
 def is_iterative(method: Any) -> bool:
@@ -280,9 +267,7 @@ def is_iterative(method: Any) -> bool:
 def iterated(A: LinearOperator, method: Iterative, consistent: bool = True) -> Iterated:
     """A^-1 applied by the method, A^+ where there need be no solution (`consistent` false)."""
     # which is made of functions, so it comes after them
-    from ...preconditioners import (
-        as_preconditioner,
-    )
+    from ...preconditioners import as_preconditioner
 
     if isinstance(method, SVRG) and 0 not in A.shape:
         sampled_terms(A, method)  # an error where there are none
@@ -323,19 +308,8 @@ def with_tolerance_for_parts(method: Any, A: LinearOperator, parts: int) -> Any:
     the parts add up."""
     if not is_iterative(method) or parts < 2:
         return method
-    tol = method.tolerance(A.xp, A.dtype)
-    return replace(
-        method,
-        tol=max(tol / (4 * parts), 4 * A.xp.eps(A.dtype)) if tol > 4 * A.xp.eps(A.dtype) else tol,
-        x0=None,
-    )
-
-
-def fits(function: str, A: LinearOperator, method: Iterative) -> None:
-    """An error if the method cannot be used for this function."""
-    if not isinstance(method, ITERATIVE):
-        names = ", ".join(f"{cls.__name__}()" for cls in ITERATIVE)
-        raise MethodError(f"{function}: {method.name}() does not apply here. Use one of {names}.")
+    tol, least = method.tolerance(A.xp, A.dtype), 4 * A.xp.eps(A.dtype)
+    return replace(method, tol=min(tol, max(tol / (4 * parts), least)), x0=None)
 
 
 def iterate(

@@ -25,7 +25,6 @@ from ...operators import (
     Permutation,
     Product,
     Scaled,
-    ScaledIdentity,
     Sum,
     Transpose,
     Zero,
@@ -33,6 +32,7 @@ from ...operators import (
     vstack,
 )
 from ...operators.neutral import dense_part
+from ...operators.sparse_algebra import DIAGONAL
 from ...operators.transposed import are_adjoint
 from ...properties import (
     POSITIVE_DEFINITE,
@@ -190,9 +190,9 @@ def pivots(A: Any) -> list[tuple[int, int]]:
 def _cost(grid: Any, i: int, j: int) -> float:
     """Flops of inverting a block, of the products C A^-1 B, and of factoring what they fill."""
     A, n = grid[i][j], float(grid[i][j].shape[-1])
-    left = [row[j] for k, row in enumerate(grid) if k != i and not isinstance(row[j], Zero)]
-    right = [block for k, block in enumerate(grid[i]) if k != j and not isinstance(block, Zero)]
-    if all(isinstance(block, (Diagonal, Identity, ScaledIdentity)) for block in (A, *left, *right)):
+    left = [row[j] for row in without(i, grid) if not isinstance(row[j], Zero)]
+    right = [block for block in without(j, grid[i]) if not isinstance(block, Zero)]
+    if all(isinstance(block, DIAGONAL) for block in (A, *left, *right)):
         return n * (1 + len(left)) * (1 + len(right))
     factor, apply = (n**3, 2 * n * n) if inv.find(A).is_base else (n, A.flops)
     columns, rows = sum(block.shape[-1] for block in right), sum(block.shape[-2] for block in left)
@@ -200,17 +200,20 @@ def _cost(grid: Any, i: int, j: int) -> float:
     return factor + products + (float(rows) ** 3 if columns else 0.0)
 
 
-class Elimination(NamedTuple):
-    """A grid after elimination of one block: det A = sign det(pivot) det(schur)."""
+def without(k: int, items: Any) -> list[Any]:
+    """All items but the one at k."""
+    return [*items[:k], *items[k + 1 :]]
 
-    pivot: LinearOperator
+
+class Elimination(NamedTuple):
+    """A grid after elimination of one block, the pivot."""
+
     pivot_inverse: LinearOperator
     schur: LinearOperator
     right: list[LinearOperator]  # A^-1 B, block by block
     left: list[LinearOperator]  # C
     rows: Any  # the rows with those of the pivot first; None if they are
     columns: Any
-    sign: int  # of the two permutations
 
 
 def eliminate(A: Any, at: tuple[int, int], pivot_inverse: LinearOperator) -> Elimination:
@@ -218,63 +221,40 @@ def eliminate(A: Any, at: tuple[int, int], pivot_inverse: LinearOperator) -> Eli
     of the whole needs besides."""
     grid, (i, j) = A.blocks, at
     pivot = grid[i][j]
-    above, before = (
-        [row[j] for k, row in enumerate(grid) if k != i],
-        [block for k, block in enumerate(grid[i]) if k != j],
-    )
-    others = [
-        [block for k, block in enumerate(row) if k != j] for m, row in enumerate(grid) if m != i
-    ]
+    above, before = [row[j] for row in without(i, grid)], without(j, grid[i])
+    others = [without(j, row) for row in without(i, grid)]
     kept = A.properties if i == j else 0
     positive = bool(kept & SELF_ADJOINT and pivot.properties & POSITIVE_SEMIDEFINITE)
-    if (
-        len(before) == len(above) == 1
-        and _are_mirrored(before[0], above[0])
-        and isinstance(pivot, Diagonal)
-        and is_positive(pivot)
-    ):
+    is_gram = len(before) == len(above) == 1 and _are_mirrored(before[0], above[0])
+    if is_gram and isinstance(pivot, Diagonal) and is_positive(pivot):
         S, root = scaled_factor(dense_part(before[0], A), pivot_inverse)  # B^H A^-1 B = S^H S
         right, products = [Product(root, S)], [[Dense._of(gram(S.A))]]
     else:
         right = [multiply_blocks(pivot_inverse, B, A) for B in before]
         products = [[multiply_blocks(C, W, A) for W in right] for C in above]
-    schur = Block(
-        [
-            [
-                subtract_blocks(D, T, A, positive and k == m)
-                for m, (D, T) in enumerate(zip(row, terms))
-            ]
-            for k, (row, terms) in enumerate(zip(others, products))
-        ]
-    )
-    schur = schur._claim(
-        kept & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE)
-    )
-    rows, row_sign = _moved([row[0].shape[-2] for row in grid], i)
-    columns, column_sign = _moved([block.shape[-1] for block in grid[0]], j)
-    return Elimination(
-        pivot, pivot_inverse, schur, right, above, rows, columns, row_sign * column_sign
-    )
+    differences = [
+        [subtract_blocks(D, T, A, positive and k == m) for m, (D, T) in enumerate(zip(*pair))]
+        for k, pair in enumerate(zip(others, products))
+    ]
+    inherited = SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
+    schur = Block(differences)._claim(kept & inherited)
+    rows = _moved([row[0].shape[-2] for row in grid], i)
+    columns = _moved([block.shape[-1] for block in grid[0]], j)
+    return Elimination(pivot_inverse, schur, right, above, rows, columns)
 
 
 def _are_mirrored(B: Any, C: Any) -> bool:
     """Whether C = B^H is known of two matrices: by how they were made, or because NumPy's arrays
     lie at one place."""
-    if (
-        not (isinstance(B, Dense) and isinstance(C, Dense))
-        or B.shape != C.shape[:-2] + C.shape[:-3:-1]
-    ):
+    is_pair = isinstance(B, Dense) and isinstance(C, Dense)
+    if not is_pair or B.shape != C.shape[:-2] + C.shape[:-3:-1]:
         return False
-    if (
-        are_adjoint(B, C)
-        or B.backend != "numpy"
-        or C.backend != "numpy"
-        or B.is_complex
-        or B.dtype != C.dtype
-    ):
-        return are_adjoint(B, C)
-    first, second = B.A.__array_interface__, np.matrix_transpose(C.A).__array_interface__
-    return first["data"] == second["data"] and B.A.strides == np.matrix_transpose(C.A).strides
+    if are_adjoint(B, C):
+        return True
+    if not B.backend == C.backend == "numpy" or B.is_complex or B.dtype != C.dtype:
+        return False
+    M, N = B.A, np.matrix_transpose(C.A)
+    return M.strides == N.strides and M.__array_interface__["data"] == N.__array_interface__["data"]
 
 
 def multiply_blocks(A: LinearOperator, B: LinearOperator, whole: LinearOperator) -> LinearOperator:
@@ -300,18 +280,12 @@ def subtract_blocks(
     return Dense(dense_part(D, whole) - T.A) if isinstance(T, Dense) else Sum(D, Scaled(-1.0, T))
 
 
-def _moved(sizes: list[int], first: int) -> tuple[Any, int]:
-    """The order of rows that puts a block first, None if it is, and the sign of that
-    permutation."""
-    start = sum(sizes[:first])
-    order = np.arange(sum(sizes))
-    block = order[start : start + sizes[first]]
-    others = np.concatenate([order[:start], order[start + sizes[first] :]])
-    return (
-        (None, 1)
-        if first == 0
-        else (np.concatenate([block, others]), -1 if start * sizes[first] % 2 else 1)
-    )
+def _moved(sizes: list[int], first: int) -> Any:
+    """The order of rows that puts a block first, None if it is."""
+    if first == 0:
+        return None
+    blocks = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    return np.concatenate([blocks.pop(first), *blocks])
 
 
 @rule(inv, Block, when=has_a_cheap_pivot)
@@ -357,8 +331,7 @@ def _pivot(A: Any, method: Any) -> tuple[tuple[int, int], LinearOperator, Any]:
 
 def assemble(parts: Elimination, schur_inverse: LinearOperator) -> LinearOperator:
     """The inverse of a grid from that of a block and that of its Schur complement."""
-    n, rest = parts.pivot.shape[-1], schur_inverse.shape[-1]
-    I, J = Identity(n), Identity(rest)
+    I, J = (Identity(X.shape[-1]) for X in (parts.pivot_inverse, schur_inverse))
     factors = [BlockDiag(I, schur_inverse), BlockDiag(parts.pivot_inverse, J)]
     if not all(isinstance(C, Zero) for C in parts.left):
         factors.insert(1, Block([[I, None], [Scaled(-1.0, vstack(parts.left)), J]]))

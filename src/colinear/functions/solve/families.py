@@ -47,12 +47,10 @@ from ..common import (
     identity_like,
     ignore_float_errors,
     largest_rank,
-    outcome,
     reciprocal,
     reciprocal_spectrum,
     report_all,
     report_failure,
-    report_status,
     report_values,
     reports_nonfinite,
     to_computing_dtype,
@@ -131,12 +129,8 @@ def inv_low_rank(A: Any, method: Any) -> LinearOperator:
     """U C V^H of a rank below n is singular: its pseudoinverse, and a status that says so"""
     from ..least_squares import pinv
 
-    report(
-        Info(
-            Status.SINGULAR,
-            message=f"its rank is at most {A.U.shape[-1]}, smaller than {A.shape[-1]}",
-        )
-    )
+    why = f"its rank is at most {A.U.shape[-1]}, smaller than {A.shape[-1]}"
+    report(Info(Status.SINGULAR, message=why))
     return pinv(A)
 
 
@@ -179,12 +173,8 @@ def _by_fourier(A: Any, column: Array, grid: tuple[int, ...]) -> LinearOperator:
     xp, real, axes = A.xp, not A.is_complex, tuple(range(-len(grid), 0))
     symbol = (xp.rfftn if real else xp.fftn)(column, axes=axes)
     frequencies = xp.reshape(symbol, (*A.batch_shape, -1))
-    return Inverse(
-        A,
-        FourierFactor._of(
-            xp.reshape(reciprocal_spectrum(xp, frequencies), symbol.shape), tuple(grid), real
-        ),
-    )
+    reciprocals = xp.reshape(reciprocal_spectrum(xp, frequencies), symbol.shape)
+    return Inverse(A, FourierFactor._of(reciprocals, tuple(grid), real))
 
 
 @rule(inv, Tridiagonal, direct=True)
@@ -232,11 +222,10 @@ def report_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> Ar
         p = probe_of(A)
         x = factor._matmat(p)
         largest = xp.max(xp.stack([xp.max(xp.abs(e)) for e in entries if 0 not in e.shape]))
-        growth = (
-            MARGIN * n * xp.eps(A.dtype) * largest * column_norms(xp, x)[..., 0] / xp.vector_norm(p)
-        )
-        status = outcome(xp, growth < 1, Status.SINGULAR)
-        report_status(xp, xp.where(xp.isfinite(largest), status, int(Status.NONFINITE)))
+        scale = MARGIN * n * xp.eps(A.dtype) * largest / xp.vector_norm(p)
+        growth = scale * column_norms(xp, x)[..., 0]
+        finite = xp.isfinite(largest)
+        report_failure(xp, (finite, Status.NONFINITE), (growth < 1, Status.SINGULAR))
     return growth
 
 

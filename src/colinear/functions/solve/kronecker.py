@@ -24,7 +24,6 @@ from ...operators import (
     LinearOperator,
     Product,
     Scaled,
-    ScaledIdentity,
     Sum,
 )
 from ...operators.diagonal import scalar_of
@@ -39,6 +38,7 @@ from ..common import (
     identity_like,
     ignore_float_errors,
     in_context,
+    is_positive,
     operands_in_context,
     outer,
     reciprocal,
@@ -49,7 +49,7 @@ from ..common import (
 )
 from ..spectrum import eig, factors_self_adjoint, spectrum_by_factors
 from .elimination import dense_fallback, judged
-from .inverse import by_equation, inv, no_inverse
+from .inverse import all_square, by_equation, inv, no_inverse
 from .sums import kronecker_of_self_adjoint
 
 # --------------------------------------------------------------------------------------------------
@@ -57,11 +57,7 @@ from .sums import kronecker_of_self_adjoint
 
 def factors_are_square(A: LinearOperator) -> bool:
     """Whether the factors of the Kronecker term are square."""
-    for term in A.operands:
-        for factor in term.operands:
-            if factor.shape[-1] != factor.shape[-2]:
-                return False
-    return True
+    return all(map(all_square, A.operands))
 
 
 def factors_are_general(A: LinearOperator) -> bool:
@@ -190,17 +186,11 @@ def _definiteness(A: Any) -> int:
     """How well an operator serves as the B of a pencil (A, B): 0 best, 4 not at all."""
     if isinstance(A, Identity):
         return 0
-    if isinstance(A, Diagonal | ScaledIdentity):
-        values = A.xp.peek(A.d if isinstance(A, Diagonal) else A.xp.asarray(A.c))
-        if (
-            values is not None
-            and not np.iscomplexobj(values)
-            and bool((np.asarray(values) > 0).all())
-        ):
-            return 1
-    return (
-        2 if A.properties & POSITIVE_DEFINITE else 3 if A.properties & POSITIVE_SEMIDEFINITE else 4
-    )
+    if isinstance(A, DIAGONAL) and is_positive(A):
+        return 1
+    if A.properties & POSITIVE_DEFINITE:
+        return 2
+    return 3 if A.properties & POSITIVE_SEMIDEFINITE else 4
 
 
 def pairs_are_definite(A: Any) -> bool:
@@ -236,11 +226,8 @@ def pencil(
     one is positive."""
     xp = whole.xp
     if isinstance(B, DIAGONAL) and isinstance(C, DIAGONAL):
-        return (
-            xp.real(diagonal_of(B, in_context(B, whole))),
-            xp.real(diagonal_of(C, in_context(C, whole))),
-            Identity(B.shape[-1], like=whole),
-        )
+        beta, gamma = (xp.real(diagonal_of(D, in_context(D, whole))) for D in (B, C))
+        return beta, gamma, Identity(B.shape[-1], like=whole)
     if _definiteness(B) < _definiteness(C):
         gamma, beta, T = pencil(C, B, whole)
         return beta, gamma, T

@@ -51,14 +51,13 @@ from ..common import (
     reciprocal,
     report_all,
     to_computing_dtype,
-    values_are_seen,
 )
 from ..spectrum import eig
 from ..spectrum.components import diagonals_are_constant
 from . import System, apply_inverse, right_side, solve, solve_by_inverse
-from .auto import leave_to_residual
+from .auto import leave_to_residual, limits
 from .compositions import blocks_are_alike
-from .families import is_large_and_seen, is_narrow_band, used_diagonals
+from .families import is_narrow_band, used_diagonals
 from .inverse import all_square, are_small, inv, solution
 from .sums import capacitance_by_entries, low_rank_and_diagonal, rank_is_low
 
@@ -241,19 +240,17 @@ def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
     """x = D^-1 (b - U y) for (I + C V^H D^-1 U) y = C V^H D^-1 b"""
     if is_detailed():
         return solve_by_inverse(A, b, method)
-    xp, (low_rank, D), b = A.xp, low_rank_and_diagonal(A), checked(A, b)
-    d = D.d if isinstance(D, Diagonal) else diagonal_of(D, A)
-    d, B, U = d[..., None], b[:, None] if b.ndim == 1 else b, low_rank.U
+    xp, (low_rank, D), s = A.xp, low_rank_and_diagonal(A), System.of(A, checked(A, b), method)
+    d, B, U = diagonal_of(D, A)[..., None], s.B, low_rank.U
     left = leave_to_residual() if xp.is_on_device(B) else UNCHANGED
     with recording() as reports, left, ignore_float_errors(xp):
         K, right = capacitance_by_entries(low_rank, d)
         scaled = B / d
         X = scaled - xp.matmul(U, solution(K, xp.matmul(right, scaled), None).X) / d
         R = B - d * X - xp.matmul(U, xp.matmul(right, X))
-        is_right = not reports and are_small(xp, R, B, (method or Auto()).tolerance(xp, A.dtype))
-    if not is_right:
-        return solve_by_inverse(A, b, method)  # which says what is wrong
-    return X[..., 0] if b.ndim == 1 else X
+        is_right = not reports and are_small(xp, R, B, s.tol)
+    # the other way says what is wrong
+    return s.answer(X) if is_right else solve_by_inverse(A, b, method)
 
 
 # Solves of families whose answer needs no look at the whole residual, or one that is cheap.
@@ -272,7 +269,7 @@ def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
         x = b / d
         if product_is_finite_later(A.xp, d, x):
             return x
-    return reciprocal(A.d) * b if b.ndim == 1 else reciprocal(A.d)[..., None] * b
+    return reciprocal(d) * b
 
 
 # Systems on a grid whose operator is a Kronecker sum of two tridiagonal ones: one is diagonalised,
@@ -283,15 +280,8 @@ def lines_are_constant(A: Any, b: Any = None, method: Any = None) -> bool:
     """Whether all factors are one Kronecker sum of two real positive tridiagonals, the last one
     of constant diagonals, in NumPy."""
     grid: Any = A.operands[0] if isinstance(A, Product) else A
-    if (
-        isinstance(method, Iterative)
-        or isinstance(b, LinearOperator)
-        or A.xp.name != "numpy"
-        or grid.batch_shape
-        or grid.is_complex
-        or A.dtype.itemsize < 4
-        or 0 in A.shape
-    ):
+    is_real = not (grid.batch_shape or grid.is_complex or 0 in A.shape)
+    if not is_real or A.xp.hides_values or not is_plain(A, b, method):
         return False
     first, last = grid.operands
     positive = first.properties & last.properties & POSITIVE_SEMIDEFINITE
@@ -359,20 +349,14 @@ def is_large(A: Any, b: Any = None, method: Any = None) -> bool:
 
     All values can be seen, and no band is so narrow that elimination is faster.
     """
-    if A.batch_shape or A.shape[-1] <= LEVINSON or not isinstance(method, FREE):
+    m, n = A.shape[-2:]
+    if A.batch_shape or not m == n > LEVINSON or not isinstance(method, FREE):
         return False
     is_one = b is None or is_vector(b) or tuple(getattr(b, "shape", ()))[1:] == (1,)
-    if (
-        not is_one
-        or isinstance(b, LinearOperator)
-        or is_half(A.xp, A.dtype)
-        or (is_array(b) and is_traced_or_differentiated(A.xp, b))
-    ):
-        return False
-    if not is_large_and_seen(A) or not values_are_seen(A):
+    if not is_one or not is_plain(A, b, method):
         return False
     values = np.asarray(host_value(A.xp, A._diagonals()))
-    return bool(values[0] or values[-1]) or not is_narrow_band(used_diagonals(values), A.shape[-1])
+    return bool(values[0] or values[-1]) or not is_narrow_band(used_diagonals(values), n)
 
 
 @rule(solve, Toeplitz, when=is_large, like=checked, direct=True)
@@ -414,13 +398,9 @@ def solve_convolution_with_zeros(A: Any, b: Any, method: Any) -> Any:
     """x by CG or GMRES, preconditioned by the nearest periodic convolution, k_j ∏ (1 - |j_d| /
     n_d), which transforms invert"""
     periodic, info = inv(nearest_periodic(A), info=True)
-    limits: Any = {
-        "tol": getattr(method, "tol", None),
-        "max_iters": getattr(method, "max_iters", None),
-    }
     preconditioner = None if failed(info._status) is True else periodic
     for kind in (CG, GMRES) if is_self_adjoint(A) else (GMRES,):
-        x, info = solve(A, b, kind(preconditioner=preconditioner, **limits), info=True)
+        x, info = solve(A, b, kind(preconditioner=preconditioner, **limits(method)), info=True)
         if failed(info._status) is not True:  # it has converged, or its values cannot be seen
             report(info)
             return x

@@ -51,10 +51,9 @@ def rank_of(A: Any) -> int:
         return min(factor.shape[-1] for factor in A.operands[:-1])
     if isinstance(A, Scaled):
         return rank_of(A.A)
-    factor = (
-        getattr(A, "U", getattr(A, "Q", None)) if isinstance(A, (LowRank, Projection)) else None
-    )
-    return A.shape[-1] if factor is None else factor.shape[-1]
+    if isinstance(A, LowRank):
+        return A.U.shape[-1]
+    return (A.Q if isinstance(A, Projection) else A).shape[-1]
 
 
 def as_low_rank(A: Any) -> LowRank:
@@ -137,12 +136,12 @@ def both_terms_are_positive(A: LinearOperator) -> bool:
 @judged(is_final=True, unless=both_terms_are_positive)
 def woodbury(A: Any, method: Any) -> LinearOperator:
     """(D + U C V^H)^-1 = D^-1 - D^-1 U (I + C V^H D^-1 U)^-1 C V^H D^-1"""
-    low_rank, D = arrange(A, LowRank, DIAGONAL)
-    return _corrected_diagonal(A, low_rank, D, method)
+    return _corrected_diagonal(A, method)
 
 
-def _corrected_diagonal(A: Any, low_rank: Any, D: Any, method: Any) -> LinearOperator:
+def _corrected_diagonal(A: Any, method: Any) -> LinearOperator:
     """(D + U C V^H)^-1 by Woodbury's formula, after an exchange of the weak entries of D."""
+    low_rank, D = low_rank_and_diagonal(A)
     if len(weak := weak_entries(low_rank, D)):
         low_rank, D = strengthened(low_rank, D, weak)
     D_inverse = labelled("In the diagonal term", inv, D, method)
@@ -178,8 +177,7 @@ def has_few_weak_entries(A: LinearOperator) -> bool:
 def woodbury_with_zeros(A: Any, method: Any) -> LinearOperator:
     """D + U C V^H = D' + U C V^H - E S E^H, where D' is D with larger numbers for those near
     zero: two low-rank terms, which merge"""
-    low_rank, D = arrange(A, LowRank, Diagonal)
-    return _corrected_diagonal(A, low_rank, D, method)
+    return _corrected_diagonal(A, method)
 
 
 LOW_RANK: Any = LowRank | Projection | Product | Scaled[Projection | Product]  # type: ignore[misc]
