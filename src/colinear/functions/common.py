@@ -181,12 +181,13 @@ def operands_in_context(A: LinearOperator) -> tuple[LinearOperator, ...]:
 def once_each(
     compute: Callable[[LinearOperator], Any], operands: Sequence[LinearOperator]
 ) -> list[Any]:
-    """`compute` of every operand, but once for neighbours that are the same object: the factors
-    of A ⊗ A, say."""
-    found: list[Any] = []
-    for i, operand in enumerate(operands):
-        found.append(found[-1] if i and operand is operands[i - 1] else compute(operand))
-    return found
+    """`compute` of every operand, but once for those that are the same object: the factors of
+    A ⊗ A, say."""
+    found: dict[int, Any] = {}
+    for operand in operands:
+        if id(operand) not in found:
+            found[id(operand)] = compute(operand)
+    return [found[id(operand)] for operand in operands]
 
 
 def in_groups(xp: Any, blocks: Sequence[Any]) -> list[Sequence[Any]]:

@@ -207,8 +207,9 @@ def reciprocal_determinant(xp: Any, sign: Array, logarithm: Array) -> Determinan
     return 1 / sign if determinants.is_polynomial() else xp.conj(sign), -logarithm
 
 
-def multiplied(parts: list[Determinant], powers: list[int]) -> Determinant:
-    """Sign and logarithm of a product of powers of determinants."""
+def multiplied(parts: list[Determinant], powers: list[int] | None = None) -> Determinant:
+    """Sign and logarithm of a product of determinants, or of powers of them."""
+    powers = powers or [1] * len(parts)
     sign = reduce(mul, (s**p for (s, _), p in zip(parts, powers)))
     return sign, reduce(add, (logarithm * p for (_, logarithm), p in zip(parts, powers)))
 

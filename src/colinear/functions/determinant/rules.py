@@ -53,7 +53,7 @@ from ..common import (
 )
 from ..diagonal.rules import has_thin_waist
 from ..solve.elimination import report_weak_entries, strengthened, weak_entries
-from ..solve.families import periodic_kernel, rank_is_below_size, wraps_around
+from ..solve.families import periodic_column, rank_is_below_size, wraps_around
 from ..solve.inverse import all_square, inv
 from ..solve.sums import capacitance, low_rank_and_diagonal, rank_of, shift_is_zero
 from ..spectrum.rules import is_similarity
@@ -174,23 +174,17 @@ def slogdet_of_low_rank(A: Any, method: Any) -> Determinant:
 
 
 @rule(slogdet, Circulant)
+@rule(slogdet, Convolution, when=wraps_around, name="slogdet_convolution")
 def slogdet_circulant(A: Any, method: Any) -> Determinant:
-    """det C = ∏ (F c)_k, the product of the symbol"""
-    return one(A) if 0 in A.shape else _product_of_symbol(A, A.col, A.shape[-1:])
-
-
-@rule(slogdet, Convolution, when=wraps_around)
-def slogdet_convolution(A: Any, method: Any) -> Determinant:
-    """det K = ∏ (F k)_j, the product of the symbol over the grid"""
-    return one(A) if 0 in A.shape else _product_of_symbol(A, periodic_kernel(A), A.grid)
-
-
-def _product_of_symbol(A: Any, column: Array, grid: tuple[int, ...]) -> Determinant:
-    """Of a real column half of the symbol is enough: the other half is conjugate to it, but for
-    frequencies 0 and n / 2."""
-    xp, axes, batch = A.xp, tuple(range(-len(grid), 0)), A.batch_shape
+    """det C = ∏ (F c)_k, the product of the symbol over the grid"""
+    if 0 in A.shape:
+        return one(A)
+    xp, batch, (column, grid) = A.xp, A.batch_shape, periodic_column(A)
+    axes = tuple(range(-len(grid), 0))
     if A.is_complex or is_polynomial():  # |z| of a pair of conjugates has no derivative at zero
         return from_values(A, xp.reshape(xp.fftn(column, axes=axes), (*batch, A.shape[-1])))
+    # Of a real column half of the symbol is enough: the other half is conjugate to it, but for
+    # frequencies 0 and n / 2.
     half, n = xp.rfftn(column, axes=axes), grid[-1]
     paired, alone = half[..., 1 : (n + 1) // 2], [half[..., :1], half[..., n // 2 :]][: 2 - n % 2]
     sign, logarithm = from_values(A, xp.reshape(xp.concat(alone, axis=-1), (*batch, -1)))
@@ -362,7 +356,7 @@ def determinant_lemma(A: Any, method: Any) -> Determinant:
         low_rank, D = strengthened(low_rank, D, weak)
     report_weak_entries(low_rank, D)
     K = capacitance(A, low_rank, D, inv(D, method) @ low_rank.U)
-    return multiplied([slogdet(K, method), slogdet(in_context(D, A), method)], [1, 1])
+    return multiplied([slogdet(K, method), slogdet(in_context(D, A), method)])
 
 
 # Determinants of unitary operators and of what is similar to a simpler operator.

@@ -42,6 +42,7 @@ from ...status import Status, failed, take_for_granted
 from ..common import (
     dense,
     in_context,
+    once_each,
     operands_in_context,
     outer,
     report_failure,
@@ -69,6 +70,7 @@ from ..solve.sums import (
     factor_divides_shift,
     has_similarity,
     is_zero,
+    kronecker_and_shift,
     low_rank_and_rest,
     multiple_and_shift,
 )
@@ -112,9 +114,7 @@ def determinant_lemma_of_sum(A: Any, method: Any) -> Any:
     report(info)
     W = inverse @ low_rank.U  # A^-1 U
     K = capacitance(A, low_rank, rest, W)
-    found = spread(
-        A, multiplied([slogdet(K, method), slogdet(in_context(rest, A), method)], [1, 1])
-    )
+    found = spread(A, multiplied([slogdet(K, method), slogdet(in_context(rest, A), method)]))
     whole = partial(slogdet.base, A, method)
     return Choice(
         lambda: settle_determinant(A, found, growth(rest, W, low_rank.U), whole), like=lambda: found
@@ -141,7 +141,7 @@ def slogdet_shifted_projection(A: Any, method: Any) -> Determinant:
     a, P, shift = multiple_and_shift(A)
     (n, r), c = P.Q.shape[-2:], scalar_of(shift)
     on, off = (ScaledIdentity(*each, like=A) for each in ((a + c, r), (c, n - r)))
-    return spread(A, multiplied([slogdet(on, method), slogdet(off, method)], [1, 1]))
+    return spread(A, multiplied([slogdet(on, method), slogdet(off, method)]))
 
 
 @rule(slogdet, Sum[SIMILAR, SHIFT], when=has_similarity)  # type: ignore[misc]
@@ -211,11 +211,7 @@ def by_factors(
     """det(a C + b I) for C = A_1 ⊗ A_2 ⊗ ..., or ⊕, from the eigenvalues of the factors; one
     that occurs twice is looked at once."""
     xp = A.xp
-    found: dict[int, Any] = {}
-    for factor in factors:
-        if id(factor) not in found:
-            found[id(factor)] = eigenvalues(factor)
-    values, pairs = map(list, zip(*[found[id(factor)] for factor in factors], strict=True))
+    values, pairs = map(list, zip(*once_each(eigenvalues, factors), strict=True))
     if pairs.count(None) == len(pairs):
         a, b = beside(a), beside(b)
         return from_values(A, a * reduce(partial(outer, add if is_sum else mul), values) + b)
@@ -229,25 +225,14 @@ def by_factors(
     return from_sign(A, *resolvents.slogdet(xp, Grid(lambda x: x, is_sum), values, pairs, a, b))
 
 
-@rule(slogdet, KroneckerSum, like=one)
-def slogdet_kronecker_sum(A: Any, method: Any) -> Determinant:
-    """det(A ⊕ B) = product of λ + μ over the eigenvalues λ of A and μ of B, diagonalisable or
-    not"""
-    return by_factors(A, operands_in_context(A), True, 1.0, 0.0)
-
-
+@rule(slogdet, KroneckerSum, like=one, name="slogdet_kronecker_sum")
 @rule(slogdet, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_square, like=one)  # type: ignore[misc]
 def slogdet_shifted_kronecker(A: Any, method: Any) -> Determinant:
-    """det(A ⊗ B + c I) = product of λ μ + c over the eigenvalues λ of A and μ of B,
-    diagonalisable or not"""
-    kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
-    return by_factors(
-        A,
-        operands_in_context(kronecker),
-        isinstance(kronecker, KroneckerSum),
-        1.0,
-        scalar_of(shift),
-    )
+    """det(A ⊗ B + c I) = product of λ μ + c over the eigenvalues λ of A and μ of B, that of A ⊕ B of
+    λ + μ, diagonalisable or not"""
+    kronecker, c = kronecker_and_shift(A)
+    is_sum = isinstance(kronecker, KroneckerSum)
+    return by_factors(A, operands_in_context(kronecker), is_sum, 1.0, c)
 
 
 @rule(slogdet, Sum[TERM, TERM], when=factors_fit)  # type: ignore[misc]
@@ -276,7 +261,7 @@ def _divided(
     parts = [by_factors(A, quotients, False, a, c), divisor]
     spoilt = math.prod([condition(C, inverse) for C, (inverse, _) in zip(simple, found)])
     whole = partial(slogdet.base, A, method)
-    return settle_determinant(A, spread(A, multiplied(parts, [1, 1])), spoilt, whole)
+    return settle_determinant(A, spread(A, multiplied(parts)), spoilt, whole)
 
 
 def quotient(B: LinearOperator, C: LinearOperator, inverse: LinearOperator) -> LinearOperator:
@@ -324,7 +309,7 @@ def slogdet_block_triangular(A: Any, method: Any) -> Determinant:
     """det [A B; 0 D] = det A det D"""
     report_leaves(A)  # also of the blocks beside the diagonal
     blocks = [in_context(row[i], A) for i, row in enumerate(A.blocks)]
-    return spread(A, multiplied([slogdet(block, method) for block in blocks], [1] * len(blocks)))
+    return spread(A, multiplied([slogdet(block, method) for block in blocks]))
 
 
 @rule(slogdet, Block, when=diagonal_blocks_are_square)
@@ -367,7 +352,7 @@ def _by_complement(A: Any, method: Any, is_judged: bool) -> Any:
         if isinstance(inverse, Inverse)
         else slogdet(corner, method)
     )
-    found = spread(A, multiplied([first, slogdet(S, method)], [1, 1]))
+    found = spread(A, multiplied([first, slogdet(S, method)]))
     return found if spoilt is None else settle_determinant(A, found, spoilt, whole)
 
 

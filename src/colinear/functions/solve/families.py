@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import Array, get
+from ...backends import Array
 from ...dispatch import Cost, perform, rule
-from ...factors.dense import TriangularFactor, probe, probe_of
+from ...factors.dense import TriangularFactor, probe_of
 from ...factors.host import FixedFactor, gohberg_semencul
 from ...factors.inverse import Implicit, Inverse
 from ...factors.structured import BandedFactor, FourierFactor, TridiagonalFactor, lapack_band
@@ -66,6 +66,7 @@ from .auto import (
 )
 from .cost import prefers_iteration, sparse_work
 from .inverse import (
+    are_small,
     check_square,
     column_norms,
     fits_as_a_whole,
@@ -150,31 +151,27 @@ def wraps_around(A: Any) -> bool:
 
 
 @rule(inv, Circulant)
+@rule(inv, Convolution, when=wraps_around, name="inv_convolution")
 def inv_circulant(A: Any, method: Any) -> LinearOperator:
-    """C^-1 = F^-1 diag(1 / F c) F, by fast Fourier transforms"""
-    return _by_fourier(A, A.col, A.shape[-1:]) if A.shape[-1] else A
-
-
-@rule(inv, Convolution, when=wraps_around)
-def inv_convolution(A: Any, method: Any) -> LinearOperator:
-    """C^-1 = F^-1 diag(1 / F k) F, by fast Fourier transforms over the grid"""
-    return A if 0 in A.grid else _by_fourier(A, periodic_kernel(A), A.grid)
-
-
-def periodic_kernel(A: Any) -> Array:
-    """The first column of a periodic convolution, as a grid: its transform gives the
-    eigenvalues."""
-    kernel, origin = A._fitted()
-    axes = tuple(range(-len(A.grid), 0))
-    return A.xp.roll(pad_end(A.xp, kernel, A.grid, axes), tuple(-o for o in origin), axis=axes)
-
-
-def _by_fourier(A: Any, column: Array, grid: tuple[int, ...]) -> LinearOperator:
-    xp, real, axes = A.xp, not A.is_complex, tuple(range(-len(grid), 0))
-    symbol = (xp.rfftn if real else xp.fftn)(column, axes=axes)
+    """C^-1 = F^-1 diag(1 / F c) F, by fast Fourier transforms over the grid"""
+    if 0 in A.shape[-2:]:
+        return A
+    xp, is_real, (column, grid) = A.xp, not A.is_complex, periodic_column(A)
+    symbol = (xp.rfftn if is_real else xp.fftn)(column, axes=tuple(range(-len(grid), 0)))
     frequencies = xp.reshape(symbol, (*A.batch_shape, -1))
     reciprocals = xp.reshape(reciprocal_spectrum(xp, frequencies), symbol.shape)
-    return Inverse(A, FourierFactor._of(reciprocals, tuple(grid), real))
+    return Inverse(A, FourierFactor._of(reciprocals, tuple(grid), is_real))
+
+
+def periodic_column(A: Any) -> tuple[Array, tuple[int, ...]]:
+    """The first column of a periodic convolution, as a grid, and this grid: the transform of the
+    column gives the eigenvalues."""
+    if isinstance(A, Circulant):
+        return A.col, A.shape[-1:]
+    kernel, origin = A._fitted()
+    axes = tuple(range(-len(A.grid), 0))
+    padded = pad_end(A.xp, kernel, A.grid, axes)
+    return A.xp.roll(padded, tuple(-o for o in origin), axis=axes), A.grid
 
 
 @rule(inv, Tridiagonal, direct=True)
@@ -403,26 +400,15 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
             lu = SparseLU(values, structure.indptr, structure.columns, *ways, order=order)
         except ArithmeticError:
             continue
-        if not symmetric or _reproduces(values, lu, structure):
+        factor, p = FixedFactor._of(lu, "N", A.shape, A._context), probe_of(A)
+        # without pivoting it is stable for a positive definite matrix, else perhaps not
+        residual = p - A.detach() @ factor._matmat(p) if symmetric else None
+        if residual is None or are_small(xp, residual, p, math.sqrt(xp.eps(A.dtype))):
             if not structure.is_triangular:  # which is in order
                 structure.memo[place] = lu.order  # of the pattern: it serves other values too
-            factor = FixedFactor._of(lu, "N", A.shape, A._context)
             report_growth(A, factor, (A.data,))
             return Inverse(A, Implicit._of(A, factor, None))
     if fits_as_a_whole(A):
         return perform(inverse(A, method))  # which shows the rank
     why = "a pivot is exactly zero"
     return no_inverse(A, Info(Status.SINGULAR, method="SuperLU", message=why))
-
-
-def _reproduces(values: Any, lu: Any, structure: Any) -> bool:
-    """Whether elimination without pivoting was stable, as it is for a positive definite matrix,
-    tried on one vector."""
-    numpy = get("numpy")
-    p = np.broadcast_to(
-        probe(numpy, structure.shape[0], values.dtype, None),
-        (*values.shape[:-1], structure.shape[0], 1),
-    )
-    x = lu.solve(p, "N")
-    residual = p - numpy.sparse_matmul(values, structure, x)
-    return bool(np.linalg.norm(residual) <= math.sqrt(numpy.eps(values.dtype)) * np.linalg.norm(p))

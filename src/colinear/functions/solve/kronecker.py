@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...backends import Array, adjoint, namespace_of
-from ...dispatch import Choice, arrange, rule
+from ...dispatch import Choice, rule
 from ...factors.inverse import Inverse
 from ...factors.structured import SchurFactor, SpectralFactor
 from ...info import Info, report
@@ -26,7 +26,6 @@ from ...operators import (
     Scaled,
     Sum,
 )
-from ...operators.diagonal import scalar_of
 from ...operators.neutral import dense_part
 from ...operators.rewrites import kronecker_terms, share_factors
 from ...operators.scaled import beside, multiply_scalars
@@ -50,7 +49,7 @@ from ..common import (
 from ..spectrum import eig, factors_self_adjoint, spectrum_by_factors
 from .elimination import dense_fallback, judged
 from .inverse import all_square, by_equation, inv, no_inverse
-from .sums import kronecker_of_self_adjoint
+from .sums import kronecker_and_shift, kronecker_of_self_adjoint
 
 # --------------------------------------------------------------------------------------------------
 
@@ -65,20 +64,23 @@ def factors_are_general(A: LinearOperator) -> bool:
     return factors_are_square(A) and not kronecker_of_self_adjoint(A)
 
 
+@rule(inv, KroneckerSum, name="inv_kronecker_sum_by_eigenvectors")
 @rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_general)  # type: ignore[misc]
 @by_equation
-def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> Any:
-    """(A ⊗ B + c I)^-1 = (V ⊗ W) (Λ ⊗ M + c)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1"""
-    kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
-    return _by_eigenvectors(A, kronecker, scalar_of(shift), method)
+def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> Choice:
+    """(A ⊗ B + c I)^-1 = (V ⊗ W) (Λ ⊗ M + c)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1, and the
+    same of A ⊕ B and Λ ⊕ M; by Schur forms if the eigenvectors are ill-conditioned"""
+    kronecker, c = kronecker_and_shift(A)
 
+    def pairs_of_factors() -> list[Any]:
+        # judged by the condition of all together
+        return [eig(factor, info=True)[0] for factor in operands_in_context(kronecker)]
 
-@rule(inv, KroneckerSum)
-@by_equation
-def inv_kronecker_sum_by_eigenvectors(A: Any, method: Any) -> Any:
-    """(A ⊕ B)^-1 = (V ⊗ W) (Λ ⊕ M)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1; by Schur forms
-    if these are ill-conditioned"""
-    return _by_eigenvectors(A, A, 0.0, method)
+    def like() -> LinearOperator:
+        pairs_of_factors()
+        return identity_like(A)
+
+    return Choice(lambda: _in_eigenvectors(A, kronecker, c, method, pairs_of_factors()), like=like)
 
 
 def is_a_power_of_self_adjoint(A: Any) -> bool:
@@ -100,21 +102,6 @@ def inv_kronecker_sum_power(A: Any, method: Any) -> LinearOperator:
 def inv_unitary_kronecker_sums(A: Any, method: Any) -> LinearOperator:
     """Q^-1 = Q^H"""
     return A.H
-
-
-def _by_eigenvectors(A: Any, kronecker: Any, c: Any, method: Any) -> Choice:
-    """The choice of the eigenvectors of the factors, or of their Schur forms where these are
-    ill-conditioned."""
-
-    def pairs_of_factors() -> list[Any]:
-        # judged by the condition of all together
-        return [eig(factor, info=True)[0] for factor in operands_in_context(kronecker)]
-
-    def like() -> LinearOperator:
-        pairs_of_factors()
-        return identity_like(A)
-
-    return Choice(lambda: _in_eigenvectors(A, kronecker, c, method, pairs_of_factors()), like=like)
 
 
 def _in_eigenvectors(

@@ -309,7 +309,10 @@ def solve_by_lines(A: Any, b: Any, method: Any) -> Any:
         np.max(np.abs(first.diag)) + 2 * np.max(np.abs(first.lower), initial=0) + values[-1]
     )  # at least |A|
     with np.errstate(all="ignore"):
-        multipliers, pivots = _factored(first, values)
+        # A + λ I = L D L^T for each λ of B: the multipliers of L and the pivots D, by rows
+        shifted, squares = first.diag + values[:, None], first.lower**2
+        pivots = np.ascontiguousarray(A.xp.tridiagonal_pivots(shifted, squares).T)
+        multipliers = first.lower[:, None] / pivots[:-1]
         safe = (
             values[0] > MARGIN * np.finfo(values.dtype).eps * norm
             and pivots.min() > 0
@@ -319,19 +322,6 @@ def solve_by_lines(A: Any, b: Any, method: Any) -> Any:
             return solve_by_inverse(A, b, method)
         inverse = LineFactor._of(multipliers, pivots, power, norm**power)
         return apply_inverse(System.of(A, checked(A, b), method), inverse)
-
-
-def _factored(T: Any, values: Any) -> tuple[Any, Any]:
-    """T + λ I = L D L^T for each λ: the multipliers of L and the pivots D, by rows."""
-    m = T.shape[-1]
-    pivots = T.diag[:, None] + values
-    multipliers = np.empty((m - 1, len(values)), pivots.dtype)
-    product = np.empty_like(values)
-    for i in range(m - 1):
-        np.divide(T.lower[i], pivots[i], out=multipliers[i])
-        np.multiply(multipliers[i], T.lower[i], out=product)
-        pivots[i + 1] -= product
-    return multipliers, pivots
 
 
 # Large Toeplitz systems with few right sides: iterations at once, instead of the inverse, which

@@ -151,11 +151,17 @@ def _corrected_diagonal(A: Any, method: Any) -> LinearOperator:
         return Sum(D_inverse, Scaled(-1.0, Product(root, S, K_inverse, S.H, root)))._claim(
             A.properties
         )
-    U, right = D_inverse @ low_rank.U, Dense._of(right_matrix(low_rank))  # D^-1 U and C V^H
-    K_inverse = labelled(CAPACITANCE, inv, capacitance(A, low_rank, D, U), method)
-    return Sum(D_inverse, Scaled(-1.0, Product(Dense._of(U), K_inverse, right, D_inverse)))._claim(
-        A.properties
-    )
+    return _corrected_inverse(A, low_rank, D, D_inverse, method)
+
+
+def _corrected_inverse(
+    A: Any, low_rank: Any, rest: LinearOperator, rest_inverse: LinearOperator, method: Any
+) -> LinearOperator:
+    """(I - A^-1 U (I + C V^H A^-1 U)^-1 C V^H) A^-1, for the inverse of A, which is `rest`."""
+    U, right = rest_inverse @ low_rank.U, Dense._of(right_matrix(low_rank))  # A^-1 U and C V^H
+    K_inverse = labelled(CAPACITANCE, inv, capacitance(A, low_rank, rest, U), method)
+    correction = Scaled(-1.0, Product(Dense._of(U), K_inverse, right))
+    return Product(Sum(Identity(A.shape[-1]), correction), rest_inverse)._claim(A.properties)
 
 
 NO_CORRECTION = (
@@ -209,13 +215,7 @@ def kailath(A: Any, method: Any) -> LinearOperator:
         # then the whole is inverted, if it can be
         return no_inverse(A, info.replace(message=NO_CORRECTION))
     report(info)
-    U = rest_inverse @ low_rank.U
-    right = Dense._of(right_matrix(low_rank))
-    K_inverse = labelled(CAPACITANCE, inv, capacitance(A, low_rank, rest, U), method)
-    I = Identity(A.shape[-1])
-    return Product(
-        Sum(I, Scaled(-1.0, Product(Dense._of(U), K_inverse, right))), rest_inverse
-    )._claim(A.properties)
+    return _corrected_inverse(A, low_rank, rest, rest_inverse, method)
 
 
 def corrected_parts(X: Any) -> tuple[LinearOperator, LinearOperator] | None:
@@ -414,31 +414,27 @@ def kronecker_of_self_adjoint(A: LinearOperator) -> bool:
     )
 
 
+@rule(inv, KroneckerSum, when=factors_self_adjoint, name="inv_kronecker_sum")
 @rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=kronecker_of_self_adjoint)  # type: ignore[misc]
 def inv_shifted_kronecker(A: Any, method: Any) -> LinearOperator:
-    """(A ⊗ B + c I)^-1 = (Q ⊗ P) (Λ ⊗ M + c)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
+    """(A ⊗ B + c I)^-1 = (Q ⊗ P) (Λ ⊗ M + c)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H, and the
+    same of A ⊕ B and Λ ⊕ M"""
     known = differentiable_inverse(A)
     return _by_spectrum(A, method) if known is None else known
 
 
-@rule(inv, KroneckerSum, when=factors_self_adjoint)
-def inv_kronecker_sum(A: Any, method: Any) -> LinearOperator:
-    """(A ⊕ B)^-1 = (Q ⊗ P) (Λ ⊕ M)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
-    return inv_shifted_kronecker(A, method)
-
-
 @by_equation
 def _by_spectrum(A: Any, method: Any) -> LinearOperator:
-    values, vectors = shifted_spectrum(A)
-    return Product(vectors, Diagonal(reciprocal_spectrum(A.xp, values)), vectors.H)._claim(
-        A.properties
-    )
-
-
-def shifted_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator]:
-    """Eigenvalues and eigenvectors of a Kronecker product or sum, plus c I perhaps."""
-    if not isinstance(A, Sum):
-        return spectrum_by_factors(A)
-    kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
+    kronecker, c = kronecker_and_shift(A)
     values, vectors = spectrum_by_factors(kronecker)
-    return values + beside(scalar_of(shift)), vectors
+    values = values + beside(c) if isinstance(A, Sum) else values
+    reciprocals = reciprocal_spectrum(A.xp, values)
+    return Product(vectors, Diagonal(reciprocals), vectors.H)._claim(A.properties)
+
+
+def kronecker_and_shift(A: LinearOperator) -> tuple[Any, Any]:
+    """The Kronecker product or sum, and c of the c I that stands beside it, 0 if none does."""
+    if not isinstance(A, Sum):
+        return A, 0.0
+    kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
+    return kronecker, scalar_of(shift)
