@@ -150,7 +150,7 @@ def _factor(xp: Any, M: Array, name: str, is_free: bool) -> Any:
     right = is_of(xp, name, factor, M)
     if right is None:
         return factor
-    right = right if broken is None else xp.logical_and(right, xp.logical_not(broken))
+    right = right if broken is None else right & ~broken
     if not is_free:
         wrong = Status.NOT_POSITIVE_DEFINITE if name == "Cholesky" else Status.INACCURATE
         message = ONE_TRIANGLE[name] if name == "LDL" else ""

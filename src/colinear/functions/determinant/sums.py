@@ -37,7 +37,7 @@ from ...operators.context import kind_of
 from ...operators.diagonal import scalar_of
 from ...operators.scaled import beside
 from ...operators.sparse_algebra import DIAGONAL, SHIFT
-from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
+from ...properties import POSITIVE_DEFINITE, SELF_ADJOINT, UNITARY
 from ...status import Status, failed, take_for_granted
 from ..common import (
     dense,
@@ -51,7 +51,7 @@ from ..common import (
     values_are_seen,
 )
 from ..diagonal import diag
-from ..solve.compositions import multiply_blocks, pivots, subtract_blocks, without
+from ..solve.compositions import eliminate, pivots, without
 from ..solve.elimination import (
     condition,
     fits_as_a_whole,
@@ -332,7 +332,8 @@ def _by_complement(A: Any, method: Any, is_judged: bool) -> Any:
         inverse, info = inv(corner, method, info=True)
         if failed(info._status) is True:
             continue  # a singular block does not make the whole singular
-        S = _complement(A, k, inverse)._claim(A.properties & (SELF_ADJOINT | POSITIVE_SEMIDEFINITE))
+        # of several blocks as matrices, if nothing else is known: the next complement is of these
+        S = in_context(eliminate(A, (k, k), inverse, len(A.blocks) > 2)[0], A)
         spoilt = _spoilt(A, k, inverse, S) if is_judged else None
         is_good = spoilt is None or not is_spoilt(A, spoilt)
         if is_good or best is None:
@@ -354,29 +355,6 @@ def _by_complement(A: Any, method: Any, is_judged: bool) -> Any:
     )
     found = spread(A, multiplied([first, slogdet(S, method)]))
     return found if spoilt is None else settle_determinant(A, found, spoilt, whole)
-
-
-def _complement(A: Any, k: int, inverse: LinearOperator) -> LinearOperator:
-    """D - C A^-1 B of the block k on the diagonal, whose inverse is known."""
-    grid = A.blocks
-    rest = without(k, range(len(grid)))
-    if len(rest) == 1:
-        (i,) = rest
-        D, C, B = (in_context(block, A) for block in (grid[i][i], grid[i][k], grid[k][i]))
-        if isinstance(C, Zero) or isinstance(B, Zero):
-            return D
-        return Sum(D, Scaled(-1.0, Product(C, inverse, B)))
-    # as matrices where nothing else is known of them: the next complement is one of these
-    right = {j: multiply_blocks(inverse, grid[k][j], A) for j in rest}
-    return Block(
-        [
-            [
-                subtract_blocks(grid[i][j], multiply_blocks(grid[i][k], right[j], A), A, False)
-                for j in rest
-            ]
-            for i in rest
-        ]
-    )
 
 
 def _spoilt(A: Any, k: int, inverse: LinearOperator, S: LinearOperator) -> Array:

@@ -292,7 +292,7 @@ def _blamed(s: System, status: Any, told: Any) -> Any:
     if isinstance(status, Status):
         return status
     finite = xp.all(xp.max(xp.abs(B), axis=-2) < float("inf"))  # which the norm of B has computed
-    divided = xp.logical_and(status == int(Status.NONFINITE), finite)
+    divided = (status == int(Status.NONFINITE)) & finite
     if isinstance(broke, bool):
         broke = xp.asarray(broke, device=xp.device_of(B))
     return xp.where(

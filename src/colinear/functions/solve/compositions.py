@@ -4,7 +4,7 @@ block elimination."""
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -205,20 +205,11 @@ def without(k: int, items: Any) -> list[Any]:
     return [*items[:k], *items[k + 1 :]]
 
 
-class Elimination(NamedTuple):
-    """A grid after elimination of one block, the pivot."""
-
-    pivot_inverse: LinearOperator
-    schur: LinearOperator
-    right: list[LinearOperator]  # A^-1 B, block by block
-    left: list[LinearOperator]  # C
-    rows: Any  # the rows with those of the pivot first; None if they are
-    columns: Any
-
-
-def eliminate(A: Any, at: tuple[int, int], pivot_inverse: LinearOperator) -> Elimination:
-    """The Schur complement of the block at a place whose inverse is known, and what the inverse
-    of the whole needs besides."""
+def eliminate(
+    A: Any, at: tuple[int, int], pivot_inverse: LinearOperator, is_formed: bool = True
+) -> tuple[LinearOperator, list[LinearOperator]]:
+    """The Schur complement D - C A^-1 B of the block at a place whose inverse is known, and A^-1 B,
+    block by block. `is_formed`: products that do not merge are formed as matrices."""
     grid, (i, j) = A.blocks, at
     pivot = grid[i][j]
     above, before = [row[j] for row in without(i, grid)], without(j, grid[i])
@@ -230,17 +221,14 @@ def eliminate(A: Any, at: tuple[int, int], pivot_inverse: LinearOperator) -> Eli
         S, root = scaled_factor(dense_part(before[0], A), pivot_inverse)  # B^H A^-1 B = S^H S
         right, products = [Product(root, S)], [[Dense._of(gram(S.A))]]
     else:
-        right = [multiply_blocks(pivot_inverse, B, A) for B in before]
-        products = [[multiply_blocks(C, W, A) for W in right] for C in above]
+        right = [multiply_blocks(pivot_inverse, B, A, is_formed) for B in before]
+        products = [[multiply_blocks(C, W, A, is_formed) for W in right] for C in above]
     differences = [
         [subtract_blocks(D, T, A, positive and k == m) for m, (D, T) in enumerate(zip(*pair))]
         for k, pair in enumerate(zip(others, products))
     ]
     inherited = SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
-    schur = Block(differences)._claim(kept & inherited)
-    rows = _moved([row[0].shape[-2] for row in grid], i)
-    columns = _moved([block.shape[-1] for block in grid[0]], j)
-    return Elimination(pivot_inverse, schur, right, above, rows, columns)
+    return Block(differences)._claim(kept & inherited), right
 
 
 def _are_mirrored(B: Any, C: Any) -> bool:
@@ -257,15 +245,17 @@ def _are_mirrored(B: Any, C: Any) -> bool:
     return M.strides == N.strides and M.__array_interface__["data"] == N.__array_interface__["data"]
 
 
-def multiply_blocks(A: LinearOperator, B: LinearOperator, whole: LinearOperator) -> LinearOperator:
-    """A B: as one operator where they merge (two diagonals, say), else as a matrix."""
+def multiply_blocks(
+    A: LinearOperator, B: LinearOperator, whole: LinearOperator, is_formed: bool
+) -> LinearOperator:
+    """A B: as one operator where they merge (two diagonals, say), else as a matrix if `is_formed`."""
     if isinstance(A, Zero) or isinstance(B, Zero):  # also beside a batch: nothing fills in
         return Zero(A.shape[-2], B.shape[-1])
     product = Product(A, B)
     simple = product.A if isinstance(product, Scaled) else product
-    if not isinstance(simple, Product):
-        return product
-    return Dense(A @ dense_part(B, whole))
+    if is_formed and isinstance(simple, Product):
+        return Dense(A @ dense_part(B, whole))
+    return product
 
 
 def subtract_blocks(
@@ -281,9 +271,7 @@ def subtract_blocks(
 
 
 def _moved(sizes: list[int], first: int) -> Any:
-    """The order of rows that puts a block first, None if it is."""
-    if first == 0:
-        return None
+    """The order of rows that puts a block first."""
     blocks = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     return np.concatenate([blocks.pop(first), *blocks])
 
@@ -298,10 +286,9 @@ def inv_block(A: Any, method: Any) -> LinearOperator:
     if failed(info.status) is True:
         return no_inverse(A, info)
     report(info)
-    parts = eliminate(A, at, pivot_inverse)
-    return assemble(
-        parts, labelled("In the Schur complement of a block", inv, parts.schur, method)
-    )._claim(A.properties)
+    schur, right = eliminate(A, at, pivot_inverse)
+    schur_inverse = labelled("In the Schur complement of a block", inv, schur, method)
+    return _assemble(A, at, pivot_inverse, right, schur_inverse)._claim(A.properties)
 
 
 def _pivot(A: Any, method: Any) -> tuple[tuple[int, int], LinearOperator, Any]:
@@ -329,16 +316,24 @@ def _pivot(A: Any, method: Any) -> tuple[tuple[int, int], LinearOperator, Any]:
     return found or last
 
 
-def assemble(parts: Elimination, schur_inverse: LinearOperator) -> LinearOperator:
-    """The inverse of a grid from that of a block and that of its Schur complement."""
-    I, J = (Identity(X.shape[-1]) for X in (parts.pivot_inverse, schur_inverse))
-    factors = [BlockDiag(I, schur_inverse), BlockDiag(parts.pivot_inverse, J)]
-    if not all(isinstance(C, Zero) for C in parts.left):
-        factors.insert(1, Block([[I, None], [Scaled(-1.0, vstack(parts.left)), J]]))
-    if not all(isinstance(W, Zero) for W in parts.right):
-        factors.insert(0, Block([[I, Scaled(-1.0, hstack(parts.right))], [None, J]]))
-    if parts.rows is not None:
-        factors.append(Permutation(parts.rows))
-    if parts.columns is not None:
-        factors.insert(0, Permutation(parts.columns).T)
+def _assemble(
+    A: Any,
+    at: tuple[int, int],
+    pivot_inverse: LinearOperator,
+    right: list[LinearOperator],
+    schur_inverse: LinearOperator,
+) -> LinearOperator:
+    """The inverse of a grid from that of a block, A^-1 B, and the inverse of its Schur complement."""
+    grid, (i, j) = A.blocks, at
+    left = [row[j] for row in without(i, grid)]
+    I, J = (Identity(X.shape[-1]) for X in (pivot_inverse, schur_inverse))
+    factors = [BlockDiag(I, schur_inverse), BlockDiag(pivot_inverse, J)]
+    if not all(isinstance(C, Zero) for C in left):
+        factors.insert(1, Block([[I, None], [Scaled(-1.0, vstack(left)), J]]))
+    if not all(isinstance(W, Zero) for W in right):
+        factors.insert(0, Block([[I, Scaled(-1.0, hstack(right))], [None, J]]))
+    if i > 0:
+        factors.append(Permutation(_moved([row[0].shape[-2] for row in grid], i)))
+    if j > 0:
+        factors.insert(0, Permutation(_moved([block.shape[-1] for block in grid[0]], j)).T)
     return Product(*factors)

@@ -36,6 +36,7 @@ from ...operators import (
     ScaledIdentity,
     Sum,
 )
+from ...operators.sparse_algebra import SHIFT
 from ...status import Status, failed, is_unseen
 from ..common import (
     MARGIN,
@@ -78,7 +79,7 @@ def judged(
 
     @functools.wraps(rule)
     def judge(A: Any, method: Any) -> Any:
-        if (unless is not None and unless(A)) or is_left_to_residual(A):
+        if 0 in A.shape or (unless is not None and unless(A)) or is_left_to_residual(A):
             return rule(A, method)
         if is_iterative(method):
             check_part(A, method)
@@ -92,11 +93,11 @@ def judged(
         with recording(detailed=True) as reports, ignore_float_errors(A.xp):
             found = perform(rule(A, method))
         is_bad = have_failed(reports)
-        if is_bad and not is_final and 0 not in A.shape:
+        if is_bad and not is_final:
             why = next(info.message for info in reports if failed(info._status) is True)
             return dense_fallback(A, method, reports, why or "a part could not be inverted")
         # products that are iterations (Auto's, of a large part) report on themselves
-        if is_bad or 0 in A.shape or multiplies_by_iteration(found):
+        if is_bad or multiplies_by_iteration(found):
             return _passed(found, reports)
         status = verdict(A, found)
         seen = worst(A.xp, status)
@@ -139,17 +140,18 @@ def verdict(A: LinearOperator, X: LinearOperator) -> Array:
     of a matrix of this condition, or a rounding error of a matrix of any condition.
     """
     xp, n, eps = A.xp, A.shape[-1], A.xp.eps(A.dtype)
+    held = lambda Y: to_computing_dtype(xp, xp.stop_gradient(Y))
     with ignore_float_errors(xp):
         p = probe_of(A)
-        x = to_computing_dtype(xp, xp.stop_gradient(X @ p))
-        p = xp.broadcast_to(to_computing_dtype(xp, p), x.shape)
-        image = to_computing_dtype(xp, xp.stop_gradient(A @ x))
+        x = held(X @ p)
+        p = xp.broadcast_to(held(p), x.shape)
+        image = held(A @ x)
         r = p - image  # r = p - A x
         # many right answers miss this; on a device the whole judgement is asked at once
         if not is_unseen(r) and are_small(xp, r, p, eps**0.75):
             return xp.zeros((), dtype=None)
-        others = (to_computing_dtype(xp, xp.stop_gradient(product)) for product in (X @ r, A @ p))
-        sizes = (column_norms(xp, Y)[..., 0] for Y in (p, x, r, image, *others))
+        vectors = p, x, r, image, held(X @ r), held(A @ p)
+        sizes = (column_norms(xp, Y)[..., 0] for Y in vectors)
         p_size, x_size, r_size, image_size, error, p_image_size = sizes
         x_size = xp.where(x_size == 0, math.inf, x_size)  # A^-1 p is not zero
         norm = xp.maximum(image_size / x_size, p_image_size / p_size)  # at most |A|
@@ -158,8 +160,8 @@ def verdict(A: LinearOperator, X: LinearOperator) -> Array:
         backward = r_size / (norm * x_size + p_size)
         error = error / x_size
         regular = growth < 0.1
-        is_right = xp.logical_or(error <= _tolerance(A), xp.logical_and(error <= growth, regular))
-        is_right = xp.logical_and(is_right, backward <= math.sqrt(eps))
+        is_right = (error <= _tolerance(A)) | ((error <= growth) & regular)
+        is_right = is_right & (backward <= math.sqrt(eps))
         failure = xp.where(regular, int(Status.INACCURATE), int(Status.SINGULAR))
         return xp.where(is_right, int(Status.SUCCESS), failure)
 
@@ -207,15 +209,13 @@ def condition(A: LinearOperator, A_inverse: LinearOperator) -> Array:
     """An estimate of |A| |A^-1|, the largest of a batch: from the images of a probe, or from the
     diagonal."""
     xp = A.xp
-    if 0 in A.shape or isinstance(A, Identity | ScaledIdentity):
+    if 0 in A.shape or isinstance(A, SHIFT):
         return xp.ones(())
     with ignore_float_errors(xp):
         if isinstance(A, Diagonal):
             size = xp.abs(xp.stop_gradient(A.d))
             return _finite(xp, xp.max(xp.max(size, axis=-1) / xp.min(size, axis=-1)))
-        p = probe_of(A)
-        products = [_norms(xp, B @ p) for B in (A, A_inverse)]
-        return _finite(xp, xp.max(products[0] * products[1]) / xp.max(_norms(xp, p)) ** 2)
+        return _finite(xp, xp.max(_sizes(A) * _sizes(A_inverse)))
 
 
 def growth(A: LinearOperator, W: Array, U: Array) -> Array:
@@ -231,10 +231,14 @@ def growth(A: LinearOperator, W: Array, U: Array) -> Array:
 
 def size_of(A: LinearOperator) -> Array:
     """An estimate of |A|, the largest of a batch: from the image of a probe."""
-    xp = A.xp
-    with ignore_float_errors(xp):
-        p = probe_of(A)
-        return xp.max(_norms(xp, A @ p)) / xp.max(_norms(xp, p))
+    with ignore_float_errors(A.xp):
+        return A.xp.max(_sizes(A))
+
+
+def _sizes(A: LinearOperator) -> Array:
+    """An estimate of |A| for each matrix of a batch."""
+    p = probe_of(A)
+    return _norms(A.xp, A @ p) / _norms(A.xp, p)
 
 
 def _norms(xp: Any, X: Array) -> Array:
@@ -263,18 +267,16 @@ def settle_determinant(
     """
     xp, eps = A.xp, A.xp.eps(A.dtype)
     size = xp.abs(xp.stop_gradient(found[1]))
-    size = xp.where(xp.logical_and(xp.isfinite(size), size > 1), size, 1)
+    size = xp.where((size > 1) & (size < math.inf), size, 1)
     # nothing can be mended there, only reported
     tol = math.sqrt(eps) if xp.is_traced(spoilt) else _tolerance(A)
-    is_bad = xp.logical_not(eps * spoilt <= tol * size)
-    visible = seen_value(xp, is_bad)
+    is_good = eps * spoilt <= tol * size
+    visible = seen_value(xp, is_good)
     why = "an ill-conditioned part was divided by, which spoils the determinant of the whole"
-    if visible is not None and not np.any(visible):
-        return found
-    if visible is not None and fits_as_a_whole(A):
+    if visible is not None and not np.all(visible) and fits_as_a_whole(A):
         report(Info(Status.FELL_BACK, method="LU", message=why))
         return perform(whole())
-    report_failure(xp, (xp.logical_not(is_bad), Status.INACCURATE), message=why)
+    report_failure(xp, (is_good, Status.INACCURATE), message=why)
     return found
 
 
@@ -323,7 +325,7 @@ def _weakness(D: Any, low_rank: Any, ratio: float) -> tuple[Array, Array]:
     rank = min(U.shape[-1], V.shape[-1])
     if rank < size.shape[-1]:
         s = xp.minimum(s, xp.sort(size, axis=-1)[..., rank : rank + 1])  # q
-    weak = xp.logical_or(size < ratio * s, size == 0)
+    weak = (size < ratio * s) | (size == 0)
     largest = xp.max(size, axis=-1, keepdims=True)
     return weak, xp.where(s > 0, s, xp.where(largest > 0, largest, 1))
 
@@ -351,4 +353,4 @@ def report_weak_entries(low_rank: Any, D: Any) -> None:
         return
     weak, _ = _weakness(D, low_rank, float(xp.eps(D.dtype) ** (1 / 3)))
     why = "entries of the diagonal are too small beside the low-rank term for the determinant lemma"
-    report_failure(xp, (xp.logical_not(xp.any(weak)), Status.INACCURATE), message=why)
+    report_failure(xp, (~xp.any(weak), Status.INACCURATE), message=why)

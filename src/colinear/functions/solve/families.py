@@ -59,7 +59,6 @@ from .auto import (
     attempts,
     cost_of_iteration,
     is_automatic,
-    is_iterative,
     is_left_to_residual,
     looks_definite,
     with_symmetry_of_entries,
@@ -290,7 +289,7 @@ def _from_columns(A: Any) -> tuple[LinearOperator, Array]:
     residual = xp.vector_norm(errors, axis=(-2, -1))
     # x_0 = 0 if the minor of size n - 1 is singular
     serves = size[..., 0] > 1e-8 * xp.max(size, axis=-1)
-    accurate = xp.logical_and(residual < math.sqrt(xp.eps(x.dtype)), serves)
+    accurate = (residual < math.sqrt(xp.eps(x.dtype))) & serves
     return gohberg_semencul(xp, x, y), accurate
 
 
@@ -303,9 +302,7 @@ def used_diagonals(values: Any) -> Any:
 def is_narrow_band(used: Any, n: int) -> bool:
     """Whether they are so few, around the main one, that elimination along them is faster than
     Fourier transforms."""
-    return bool(len(used)) and bool(
-        used[-1] - used[0] <= NARROW_BAND and used[0] < n <= used[-1] + 1
-    )
+    return bool(len(used) and used[-1] - used[0] <= NARROW_BAND and used[0] < n <= used[-1] + 1)
 
 
 LARGEST_TRACED = 2048  # rows of a traced Toeplitz matrix that is still formed
@@ -342,9 +339,8 @@ def _both_columns(diagonals: Any) -> Any:
 def is_sparse_and_seen(A: Any) -> bool:
     """Whether A is square, mostly zeros, and its values can be seen on the host."""
     m, n = A.shape[-2:]
-    return (
-        m == n and n > 0 and 4 * A.nnz <= n * n and 0 not in A.shape and not A.xp.is_traced(A.data)
-    )
+    is_sparse = m == n and 4 * A.nnz <= n * n and 0 not in A.shape
+    return is_sparse and not A.xp.is_traced(A.data)
 
 
 def fills_in(A: Any, method: Any = None) -> bool:
@@ -370,16 +366,10 @@ def inv_filling_sparse(A: Any, method: Any) -> LinearOperator:
     return Inverse(A, attempts(with_symmetry_of_entries(A), method))
 
 
-def stays_sparse(A: Any, method: Any = None) -> bool:
-    """Whether A is square, mostly zeros, seen on the host, and sparse elimination is not dearer
-    by far than an iteration."""
-    return not is_iterative(method) and is_sparse_and_seen(A) and not fills_in(A, method)
-
-
 @rule(
     inv,
     Sparse,
-    when=stays_sparse,
+    when=is_sparse_and_seen,
     cost=lambda A: Cost(*sparse_work(A)[::2]),
     like=identity_like,
     direct=True,

@@ -51,6 +51,7 @@ from ..common import (
     reciprocal,
     report_all,
     to_computing_dtype,
+    values_are_seen,
 )
 from ..spectrum import eig
 from ..spectrum.components import diagonals_are_constant
@@ -86,10 +87,8 @@ def is_plain(A: LinearOperator, b: Any, method: Any) -> bool:
     be seen."""
     if isinstance(method, Iterative) or isinstance(b, LinearOperator) or A.is_neutral:
         return False
-    seen = A.xp.name == "numpy" or not any(
-        is_traced_or_differentiated(A.xp, x) for x in (b, *A.arrays()) if is_array(x)
-    )
-    return seen and not is_half(A.xp, A.dtype)
+    is_seen = not (is_array(b) and is_traced_or_differentiated(A.xp, b)) and values_are_seen(A)
+    return is_seen and not is_half(A.xp, A.dtype)
 
 
 # --------------------------------------------------------------------------------------------------
