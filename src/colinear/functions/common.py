@@ -267,9 +267,8 @@ def reciprocal_spectrum(xp: Any, values: Array) -> Array:
         if take_for_granted(test, *ends, failure=Status.SINGULAR):
             return xp.reciprocal(values)
     regular = smallest > MARGIN * xp.eps(values.dtype) * largest
-    status = outcome(xp, regular, Status.SINGULAR)
     finite = xp.isfinite(smallest + largest)  # NaN stays through min and max
-    report_status(xp, xp.where(finite, status, int(Status.NONFINITE)))
+    report_failure(xp, (finite, Status.NONFINITE), (regular, Status.SINGULAR))
     with ignore_float_errors(xp):
         return 1 / values
 
@@ -352,9 +351,8 @@ def report_finite(xp: Any, x: Array, **details: Any) -> None:
 def report_arrays(A: LinearOperator) -> None:
     """Report NaN or infinity among the numbers that A itself holds; those of its operands are
     not looked at."""
-    names = ("_matrix",) if hasattr(type(A), "_matrix") else A._dynamic
-    held = [getattr(A, name) for name in names]
-    for x in held:
+    for name in ("_matrix",) if hasattr(type(A), "_matrix") else A._dynamic:
+        x = getattr(A, name)
         if is_array(x):
             report_finite(namespace_of(x), x)
         elif isinstance(x, (float, complex)) and not cmath.isfinite(x):

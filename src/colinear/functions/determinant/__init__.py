@@ -19,7 +19,7 @@ from ...methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
 from ...operators import Dense, Diagonal, LinearOperator, ScaledIdentity, Triangular
 from ...operators.context import kind_of
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import Status, is_unseen, take_for_granted
+from ...status import Status, take_for_granted
 from ..common import (
     dense,
     filled,
@@ -151,15 +151,14 @@ def _factor(xp: Any, M: Array, name: str, is_free: bool) -> Any:
     if right is None:
         return factor
     right = right if broken is None else right & ~broken
-    if not is_free:
-        wrong = Status.NOT_POSITIVE_DEFINITE if name == "Cholesky" else Status.INACCURATE
-        message = ONE_TRIANGLE[name] if name == "LDL" else ""
-        report_failure(xp, (right, wrong), method=name, message=message)
-    elif (seen := seen_value(xp, right)) is None:
-        report_failure(xp, (right, Status.NOT_POSITIVE_DEFINITE), method=name)
-    elif not seen.all():
+    seen = seen_value(xp, right) if is_free else None
+    if seen is not None and not seen.all():
         report_fallback("Cholesky failed: A is not positive definite")
         return MAKE["LU"](xp, M)[0]
+    wrong, message = Status.NOT_POSITIVE_DEFINITE, ""
+    if name == "LDL":
+        wrong, message = Status.INACCURATE, ONE_TRIANGLE[name]
+    report_failure(xp, (right, wrong), method=name, message=message)
     return factor
 
 
@@ -276,12 +275,10 @@ def lacks_derivative(xp: Any, logarithm: Array) -> bool:
     if not xp.is_differentiated(logarithm):
         return False
     held = xp.stop_gradient(logarithm)
-    values = xp.peek(held)
-    if values is None and is_unseen(held):
+    values = seen_value(xp, held)
+    if values is None:
         take_for_granted(lambda values: not (values == -math.inf).any(), held)
-        return False
-    values = xp.to_numpy(held) if values is None else values
-    return bool((values == -math.inf).any())
+    return values is not None and bool((values == -math.inf).any())
 
 
 logdet = function("logdet", base=logarithm_of_determinant, forwards=True, rewrites=False)

@@ -245,23 +245,16 @@ def slogdet_two_kroneckers(A: Any, method: Any) -> Any:
         return slogdet.base(A, method)
     for _, info in found:
         report(info)
-    divided = partial(slogdet, in_context(Kronecker(*simple), A), method)
-    return Choice(
-        lambda: _divided(A, method, (a, c), simple, other, found, divided()),
-        like=lambda: spread(A, divided()),
-    )
+    divisor = partial(slogdet, Kronecker(*simple), method)
 
+    def divide() -> Any:
+        quotients = [quotient(B, C, inverse) for B, C, (inverse, _) in zip(other, simple, found)]
+        parts = [by_factors(A, quotients, False, a, c), divisor()]
+        spoilt = math.prod([condition(C, inverse) for C, (inverse, _) in zip(simple, found)])
+        whole = partial(slogdet.base, A, method)
+        return settle_determinant(A, spread(A, multiplied(parts)), spoilt, whole)
 
-def _divided(
-    A: Any, method: Any, scalars: Any, simple: Any, other: Any, found: Any, divisor: Determinant
-) -> Any:
-    """The determinant of a A ⊗ B + c C ⊗ D from that of C ⊗ D, which is `divisor`."""
-    a, c = scalars
-    quotients = [quotient(B, C, inverse) for B, C, (inverse, _) in zip(other, simple, found)]
-    parts = [by_factors(A, quotients, False, a, c), divisor]
-    spoilt = math.prod([condition(C, inverse) for C, (inverse, _) in zip(simple, found)])
-    whole = partial(slogdet.base, A, method)
-    return settle_determinant(A, spread(A, multiplied(parts)), spoilt, whole)
+    return Choice(divide, like=lambda: spread(A, divisor()))
 
 
 def quotient(B: LinearOperator, C: LinearOperator, inverse: LinearOperator) -> LinearOperator:

@@ -21,6 +21,7 @@ from ...operators import (
     Diagonal,
     Identity,
     Kronecker,
+    KroneckerSum,
     LinearOperator,
     Permutation,
     Product,
@@ -117,6 +118,7 @@ def inv_block_diagonal(A: Any, method: Any) -> LinearOperator:
 @rule(inv, Unitary[Product])
 @rule(inv, Unitary[Kronecker])
 @rule(inv, Unitary[BlockDiag])
+@rule(inv, Unitary[Product[KroneckerSum, ...]])  # type: ignore[misc]
 def inv_unitary(A: Any, method: Any) -> LinearOperator:
     """Q^-1 = Q^H"""
     return A.H

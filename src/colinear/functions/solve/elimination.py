@@ -37,7 +37,7 @@ from ...operators import (
     Sum,
 )
 from ...operators.sparse_algebra import SHIFT
-from ...status import Status, failed, is_unseen
+from ...status import Status, failed, first_failure, is_unseen
 from ..common import (
     MARGIN,
     have_failed,
@@ -57,7 +57,6 @@ from .inverse import (
     fits_as_a_whole,
     inverse,
     squares,
-    worst,
 )
 
 # ------------------------------------------------------------------------------- the judgement
@@ -100,16 +99,15 @@ def judged(
         if is_bad or multiplies_by_iteration(found):
             return _passed(found, reports)
         status = verdict(A, found)
-        seen = worst(A.xp, status)
-        if seen is None:
+        if not isinstance(status, Status):
             report(Info(status))
-        if seen in (None, Status.SUCCESS):
+        if not isinstance(status, Status) or status is Status.SUCCESS:
             return _passed(found, reports)
-        if seen is Status.SINGULAR and is_final:
+        if status is Status.SINGULAR and is_final:
             why = "the inverse grows as that of a singular operator does"
-            return _passed(found, [*reports, Info(seen, message=why)])
+            return _passed(found, [*reports, Info(status, message=why)])
         why = "an ill-conditioned part was inverted, which spoils the inverse of the whole"
-        return dense_fallback(A, method, [*reports, Info(seen, message=why)], why, found)
+        return dense_fallback(A, method, [*reports, Info(status, message=why)], why, found)
 
     return judge
 
@@ -133,8 +131,8 @@ def _tolerance(A: LinearOperator) -> float:
     return float(A.xp.eps(A.dtype) ** (2 / 3 if A.xp.is_differentiated(*A.arrays()) else 1 / 2))
 
 
-def verdict(A: LinearOperator, X: LinearOperator) -> Array:
-    """The status of each matrix of a batch for X in place of A^-1, by the probe p and x = X p.
+def verdict(A: LinearOperator, X: LinearOperator) -> Any:
+    """The status of X in place of A^-1, by the probe p and x = X p.
 
     The error of x is that of one step of refinement, X (p - A x). It may be what the dtype leaves
     of a matrix of this condition, or a rounding error of a matrix of any condition.
@@ -149,7 +147,7 @@ def verdict(A: LinearOperator, X: LinearOperator) -> Array:
         r = p - image  # r = p - A x
         # many right answers miss this; on a device the whole judgement is asked at once
         if not is_unseen(r) and are_small(xp, r, p, eps**0.75):
-            return xp.zeros((), dtype=None)
+            return Status.SUCCESS
         vectors = p, x, r, image, held(X @ r), held(A @ p)
         sizes = (column_norms(xp, Y)[..., 0] for Y in vectors)
         p_size, x_size, r_size, image_size, error, p_image_size = sizes
@@ -162,8 +160,8 @@ def verdict(A: LinearOperator, X: LinearOperator) -> Array:
         regular = growth < 0.1
         is_right = (error <= _tolerance(A)) | ((error <= growth) & regular)
         is_right = is_right & (backward <= math.sqrt(eps))
-        failure = xp.where(regular, int(Status.INACCURATE), int(Status.SINGULAR))
-        return xp.where(is_right, int(Status.SUCCESS), failure)
+        conditions = (is_right | regular, Status.SINGULAR), (is_right, Status.INACCURATE)
+        return first_failure(xp, *conditions)
 
 
 def dense_fallback(
@@ -200,7 +198,7 @@ def _refined(A: LinearOperator, X: LinearOperator) -> LinearOperator | None:
     I = Identity(A.shape[-1])
     for _ in range(REFINEMENTS):
         X = Sum(X, Product(X, Sum(I, Scaled(-1.0, Product(A, X)))))
-        if worst(A.xp, verdict(A, X)) is Status.SUCCESS:
+        if verdict(A, X) is Status.SUCCESS:
             return X
     return None
 

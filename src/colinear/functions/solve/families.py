@@ -248,7 +248,6 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
     along the band if that is narrow"""
     xp, n = A.xp, A.shape[-1]
     values = np.asarray(host_value(xp, to_computing_dtype(xp, A._diagonals())))
-    values = values.astype(np.result_type(values, np.float64))
     used = used_diagonals(values)
     if is_narrow_band(used, n):
         offsets = tuple(range(n - 1 - used[-1], n - used[0]))

@@ -35,7 +35,7 @@ from ...methods import LDL, LU, QR, Auto, Cholesky, Method, fitting
 from ...methods.base import AUTO
 from ...operators import LinearOperator, ScaledIdentity
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
-from ...status import Status, is_unseen, take_for_granted
+from ...status import Status, first_failure, is_unseen, take_for_granted
 from ..common import (
     MARGIN,
     UNCHANGED,
@@ -43,8 +43,6 @@ from ..common import (
     host_value,
     identity_like,
     ignore_float_errors,
-    is_traced_or_differentiated,
-    outcome,
     report_arrays,
     seen_value,
     square_size,
@@ -83,13 +81,13 @@ class Solution(NamedTuple):
 # --------------------------------------------------------------------------------------------------
 
 
-def candidates(A: LinearOperator, method: Method, differentiable: bool) -> list[str]:
-    """The factorisations to try, in order."""
+def candidates(A: LinearOperator, method: Method) -> list[str]:
+    """The factorisations to try, in order. LDL has no derivative; LU gives the same answer."""
+    is_plain = values_are_seen(A)
     if not isinstance(method, Auto):
-        # LDL has no derivative; LU gives the same answer.
-        return ["LU" if differentiable and isinstance(method, LDL) else method.name]
+        return [method.name if is_plain or not isinstance(method, LDL) else "LU"]
     names = ["LU", "QR"]
-    if A.properties & SELF_ADJOINT and not differentiable:
+    if A.properties & SELF_ADJOINT and is_plain:
         names.insert(0, "LDL")
     if A.properties & POSITIVE_SEMIDEFINITE:
         names.insert(0, "Cholesky")
@@ -107,7 +105,7 @@ def factorise(
     """The choice of a factorisation of A, from whose solution for the columns of B `finish`
     makes the result."""
     chosen = AUTO if method is None else fitting(function, method, *FACTORISATIONS)
-    names = candidates(A, chosen, A.xp.hides_values and not values_are_seen(A))
+    names = candidates(A, chosen)
 
     def cost() -> Cost:
         size = math.prod(A.shape)
@@ -149,9 +147,9 @@ def _with_probe(xp: Any, B: Array | None, A: Array) -> Array:
 
 def _judge(
     xp: Any, A: Array, B: Array, tol: float, name: str, broken: Any, X: Array
-) -> tuple[Array, Array, Array]:
-    """The status of each matrix for X in A X = B, whose last column is the probe, the relative
-    residuals of the other columns, and the backward errors of all that was looked at.
+) -> tuple[Any, Array, Array]:
+    """The status of X in A X = B, whose last column is the probe, the relative residuals of the
+    other columns, and the backward errors of all that was looked at.
 
     `broken`: which factorisations of this name broke down, None if none can.
     """
@@ -161,26 +159,26 @@ def _judge(
     # |A^-1 p| / |p| is |A^-1| / sqrt(n) or so for a p without structure: where this exceeds 1, A is
     # singular to working accuracy.
     growth = MARGIN * n * eps / probe_norm(n) * largest * x[..., -1]
-    status: Any = int(Status.SUCCESS)
-    residual, backward, most = x[..., :0], x[..., :0], largest
+    residual, backward, most, fine = x[..., :0], x[..., :0], largest, True
     if count or state.left_out is None or not is_unseen(X):
         columns = slice(count or None)  # the right sides, the probe if there are none
         B, X, x = B[..., columns], X[..., columns], x[..., columns]
         r, b = column_norms(xp, B - xp.matmul(A, X)), column_norms(xp, B)
         residual = (r / xp.where(b == 0, 1, b))[..., :count]
         backward = r / (n * largest[..., None] * x + b)
-        fine = residual <= tol if count else backward <= math.sqrt(eps)
-        status = outcome(xp, xp.all(fine, axis=-1), Status.INACCURATE)
+        fine = xp.all(residual <= tol if count else backward <= math.sqrt(eps), axis=-1)
         most = xp.maximum(largest, xp.max(b, axis=-1))
-    status = xp.where(growth < 1, status, int(Status.SINGULAR))
-    if broken is not None:
-        status = xp.where(broken, int(_BROKEN[name]), status)
-    return xp.where(xp.isfinite(most), status, int(Status.NONFINITE)), residual, backward
+    status = first_failure(
+        xp,
+        (xp.isfinite(most), Status.NONFINITE),
+        (broken is None or ~broken, _BROKEN.get(name, Status.SINGULAR)),
+        (growth < 1, Status.SINGULAR),
+        (fine, Status.INACCURATE),
+    )
+    return status, residual, backward
 
 
-def _is_plainly_right(
-    xp: Any, A: Array, B: Array, X: Array, tol: float, broken: Status = Status.SINGULAR
-) -> bool:
+def _is_plainly_right(xp: Any, A: Array, B: Array, X: Array, tol: float, broken: Status) -> bool:
     """A sufficient test of what `_judge` looks at, cheap, and passed by most answers. `broken`: what
     NaN in X mean."""
     n, eps = A.shape[-1], xp.eps(A.dtype)
@@ -216,8 +214,7 @@ def worst(xp: Any, status: Array) -> Status | None:
 def solution(A: LinearOperator, B: Array | None, method: Method | None) -> Solution:
     """The solution of A X = B by the chain of factorisations; reports how it went."""
     chosen = fitting("solve", method, *FACTORISATIONS)
-    is_watched = is_traced_or_differentiated(A.xp, dense(A))
-    return _solution(A, B, chosen, candidates(A, chosen, is_watched))
+    return _solution(A, B, chosen, candidates(A, chosen))
 
 
 def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[str]) -> Solution:
@@ -298,17 +295,17 @@ def _first_right(
     and what is to be reported; under tracing those of the first. `first`: what the first of them
     gave, if it was tried."""
     failures: list[str] = []
-    best, best_status, best_name = None, Status.NONFINITE, names[0]
+    best: Any = None
     while names:
         name, names = names[0], names[1:]
         make = cholesky_or_lu if is_traced and is_free and name == "Cholesky" else MAKE[name]
         factor, broken, X = first or _factored(xp, name, A, B, make)
         first = None
         judge = functools.partial(_judge, xp, A, B, tol, name, broken)
-        found, residual, backward = judge(X)
-        status = worst(xp, found)
-        if status is None:
-            return factor, X, Info(found, residual=residual if is_detailed() else None, method=name)
+        status, residual, backward = judge(X)
+        if not isinstance(status, Status):
+            residual = residual if is_detailed() else None
+            return factor, X, Info(status, residual=residual, method=name)
         for _ in range(REFINEMENTS):
             if status != Status.INACCURATE or B.shape[-1] == 1:
                 break
@@ -316,28 +313,25 @@ def _first_right(
             refined = judge(better)
             if not host_value(xp, refined[1]).max() < host_value(xp, residual).max():
                 break
-            X, (found, residual, backward) = better, refined
-            status = worst(xp, found)
-        assert status is not None
-        if best is None or status <= best_status or name == "QR":
-            best, best_status, best_name = (factor, X, residual), status, name
+            X, (status, residual, backward) = better, refined
+        if best is None or status <= best[2].status or name == "QR":
+            best = factor, X, Info(status, residual=residual, method=name)
         if status in (Status.SUCCESS, Status.NONFINITE):
             break
         failures.append(f"{name} failed ({status.name})")
         rounding = 10 * A.shape[-1] * xp.eps(A.dtype)
         if status is Status.SINGULAR or (host_value(xp, backward) <= rounding).all():
             names = names[-1:]  # QR at once, which shows the rank: the others would find the same
-    assert best is not None
-    factor, X, residual = best
+    factor, X, info = best
     message = ", ".join(failures[:-1])
-    if best_status is Status.SUCCESS and failures:
-        message = f"{', '.join(failures)}; {best_name} gave the answer"
-        best_status = Status.FELL_BACK
-    elif best_status.is_failure and best_name in ONE_TRIANGLE:
+    if info.status is Status.SUCCESS and failures:
+        why = f"{', '.join(failures)}; {info.method} gave the answer"
+        return factor, X, info.replace(status=Status.FELL_BACK, message=why)
+    if info.status.is_failure and info.method in ONE_TRIANGLE:
         held = xp.stop_gradient(A)
         is_mirrored = host_value(xp, reproduces(xp, held, mirrored(xp, held))).all()
-        message = message if is_mirrored else ONE_TRIANGLE[best_name]
-    return factor, X, Info(best_status, residual=residual, method=best_name, message=message)
+        message = message if is_mirrored else ONE_TRIANGLE[info.method]
+    return factor, X, info.replace(message=message)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from ...operators.neutral import dense_part
 from ...operators.rewrites import kronecker_terms, share_factors
 from ...operators.scaled import beside, multiply_scalars
 from ...operators.sparse_algebra import DIAGONAL, SHIFT, diagonal_of
-from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Unitary
+from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, failed
 from ..common import (
     host_value,
@@ -67,7 +67,7 @@ def factors_are_general(A: LinearOperator) -> bool:
 @rule(inv, KroneckerSum, name="inv_kronecker_sum_by_eigenvectors")
 @rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_general)  # type: ignore[misc]
 @by_equation
-def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> Choice:
+def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> Any:
     """(A ⊗ B + c I)^-1 = (V ⊗ W) (Λ ⊗ M + c)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1, and the
     same of A ⊕ B and Λ ⊕ M; by Schur forms if the eigenvectors are ill-conditioned"""
     kronecker, c = kronecker_and_shift(A)
@@ -96,12 +96,6 @@ def inv_kronecker_sum_power(A: Any, method: Any) -> LinearOperator:
     values, vectors = spectrum_by_factors(A.operands[0])
     reciprocals = reciprocal_spectrum(A.xp, values) ** len(A.operands)
     return Product(vectors, Diagonal(reciprocals), vectors.H)._claim(A.properties)
-
-
-@rule(inv, Unitary[Product[KroneckerSum, ...]])  # type: ignore[misc]
-def inv_unitary_kronecker_sums(A: Any, method: Any) -> LinearOperator:
-    """Q^-1 = Q^H"""
-    return A.H
 
 
 def _in_eigenvectors(

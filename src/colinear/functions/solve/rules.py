@@ -50,7 +50,6 @@ from ..common import (
     product_is_finite_later,
     reciprocal,
     report_all,
-    to_computing_dtype,
     values_are_seen,
 )
 from ..spectrum import eig
@@ -179,13 +178,10 @@ def solve_kronecker(A: Any, b: Any, method: Any) -> Any:
         return solve_by_inverse(A, b, method)
     xp, inverse, s = A.xp, inv(A, method), System.of(A, checked(A, b), method)
     with ignore_float_errors(xp):
-        if isinstance(inverse, Kronecker):  # else the method was not for the factors
-            matrices = once_each(lambda W: W.to_dense(), inverse.operands)
-            if (
-                not is_unseen(s.b)
-                and _bound(xp, A.operands, matrices) <= s.tol
-                and bool(xp.all(xp.isfinite(s.b)))
-            ):
+        # else the method was not for the factors
+        if isinstance(inverse, Kronecker) and not is_unseen(s.b) and xp.all(xp.isfinite(s.b)):
+            matrices = once_each(LinearOperator.to_dense, inverse.operands)
+            if _bound(xp, A.operands, matrices) <= s.tol:
                 return Kronecker(*map(Dense._of, matrices)) @ s.b
         return apply_inverse(s, inverse)
 
@@ -352,14 +348,10 @@ def is_large(A: Any, b: Any = None, method: Any = None) -> bool:
 def solve_toeplitz(A: Any, b: Any, method: Any) -> Any:
     """x by iterations with fast Fourier transforms, preconditioned by the nearest circulant"""
     xp, n, s = A.xp, A.shape[-1], System.of(A, checked(A, b), method)
-    values, side = (
-        np.asarray(host_value(xp, x)) for x in (to_computing_dtype(xp, A._diagonals()), s.B)
-    )
+    values, side = (np.ravel(host_value(xp, x)) for x in (A._diagonals(), s.b))
     exact = np.result_type(values, side, np.float64)
-    col, row, side = (
-        x.astype(exact, copy=False)
-        for x in (values[n - 1 :], values[n - 1 :: -1], side.reshape(-1))
-    )
+    columns = values[n - 1 :], values[n - 1 :: -1], side
+    col, row, side = (x.astype(exact, copy=False) for x in columns)
     goal, dtype = max(BETTER * s.tol, 1e-13), xp.dtype_name(s.dtype)
     found = solve_by_iterations(col, row, side, goal, s.tol, dtype)
     if found is None:  # they do not converge

@@ -79,11 +79,16 @@ def is_narrow(A: LinearOperator) -> bool:
 
 def low_rank_and_rest(A: Any) -> tuple[LowRank, LinearOperator]:
     """The terms of low rank as one, and the sum of the others."""
-    narrow = [term for term in A.operands if is_narrow(term)]
-    rest = [term for term in A.operands if not is_narrow(term)]
+    narrow, rest = _narrow_and_others(A)
     low_rank = Sum(*map(as_low_rank, narrow))
     assert isinstance(low_rank, LowRank)
     return low_rank, Sum(*rest)
+
+
+def _narrow_and_others(A: Any) -> tuple[list[Any], list[Any]]:
+    """The terms of low rank, and the others."""
+    narrow = [term for term in A.operands if is_narrow(term)]
+    return narrow, [term for term in A.operands if not is_narrow(term)]
 
 
 def correction_pays(A: Any) -> bool:
@@ -91,11 +96,9 @@ def correction_pays(A: Any) -> bool:
     the others; not in a sparse sum."""
     if is_sparse(A):
         return False
-    ranks = [rank_of(term) for term in A.operands if is_narrow(term)]
-    rest = [term for term in A.operands if not is_narrow(term)]
-    return (
-        bool(ranks and rest) and 2 * sum(ranks) <= A.shape[-1] and not inv.find(Sum(*rest)).is_base
-    )
+    narrow, rest = _narrow_and_others(A)
+    pays = bool(narrow and rest) and 2 * sum(map(rank_of, narrow)) <= A.shape[-1]
+    return pays and not inv.find(Sum(*rest)).is_base
 
 
 def low_rank_and_diagonal(A: Any) -> tuple[Any, Any]:
@@ -191,7 +194,7 @@ LOW_RANK: Any = LowRank | Projection | Product | Scaled[Projection | Product]  #
 
 def is_corrected_diagonal(A: LinearOperator) -> bool:
     """Whether the terms that are not of low rank are one diagonal."""
-    rest = [term for term in A.operands if not is_narrow(term)]
+    _, rest = _narrow_and_others(A)
     return len(rest) == 1 and isinstance(rest[0], DIAGONAL)
 
 
@@ -407,11 +410,7 @@ def inv_shifted_similarity(A: Any, method: Any) -> LinearOperator:
 
 def kronecker_of_self_adjoint(A: LinearOperator) -> bool:
     """Whether the factors of the Kronecker term are self-adjoint."""
-    return all(
-        factors_self_adjoint(term)
-        for term in A.operands
-        if isinstance(term, (Kronecker, KroneckerSum))
-    )
+    return factors_self_adjoint(kronecker_and_shift(A)[0])
 
 
 @rule(inv, KroneckerSum, when=factors_self_adjoint, name="inv_kronecker_sum")
