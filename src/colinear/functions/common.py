@@ -86,7 +86,8 @@ def dense(A: LinearOperator) -> Array:
             "name an iterative method, show its "
             f"structure, or form it yourself: Dense(A.to_dense())."
         )
-    xp, matrix = A.xp, to_computing_dtype(A.xp, A._dense())
+    xp = A.xp
+    matrix = to_computing_dtype(xp, A.A if type(A) is Dense else A._dense())
     return xp.staged(matrix) if xp.is_functional else matrix
 
 
@@ -214,7 +215,7 @@ def reciprocal(x: Any) -> Any:
         if not fine:
             report(Info(Status.SINGULAR if x == 0 else Status.NONFINITE))
         return 1 / x if x != 0 else float("inf")
-    if math.prod(x.shape) <= FEW and _are_plain(xp.peek(x)):
+    if math.prod(x.shape) <= FEW and are_plain(xp.peek(x)):
         return xp.asarray(1 / x)
     with ignore_float_errors(xp):
         inverse = xp.asarray(1 / x)  # NumPy makes a number of a 0-dimensional array
@@ -246,7 +247,7 @@ def _status_of_product(product: Any, least: Any = 1) -> Status:
     return Status.SINGULAR if least == 0 else Status.NONFINITE
 
 
-def _are_plain(x: Any) -> bool:
+def are_plain(x: Any) -> bool:
     """Whether all are seen to be real and far from zero and infinity: of few, sooner so."""
     if x is None or x.dtype.char not in "fd":
         return False

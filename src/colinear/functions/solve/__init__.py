@@ -400,3 +400,6 @@ solve = function(
     rewrites=inv,
     one_column=is_vector,
 )
+
+# The rules register themselves with `inv` and `solve`.
+from . import compositions, kronecker, rules  # noqa: E402, F401

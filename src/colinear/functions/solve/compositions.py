@@ -304,17 +304,17 @@ def _pivot(A: Any, method: Any) -> tuple[tuple[int, int], LinearOperator, Any]:
             continue
         block = in_context(A.blocks[i][j], A)
         block_inverse, info = inv(block, method, info=True)
-        if isinstance(block_inverse, Identity):
-            return (i, j), block_inverse, info
         if failed(info.status) is True:
             last = (i, j), block_inverse, info.replace(message="no block could be inverted")
             continue
-        if A.shape[-1] <= SMALL_GRID:
-            return (i, j), block_inverse, info  # the whole costs little, if it comes to that
+        candidate = (i, j), block_inverse, info
+        # the whole costs little, if it comes to that
+        if isinstance(block_inverse, Identity) or A.shape[-1] <= SMALL_GRID:
+            return candidate
         estimate = seen_value(A.xp, condition(block, block_inverse))
         if estimate is None or estimate <= 1 / math.sqrt(A.xp.eps(A.dtype)):
-            return (i, j), block_inverse, info
-        found = found or ((i, j), block_inverse, info)
+            return candidate
+        found = found or candidate
     return found or last
 
 

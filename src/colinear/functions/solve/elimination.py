@@ -180,10 +180,8 @@ def dense_fallback(
     if fits_as_a_whole(A) or is_iterative(method):
         with recording(detailed=True) as others:
             whole = perform(inverse(A, method))
-        if have_failed(others):
-            return _passed(whole, [*reports, *others])
-        report(Info(Status.FELL_BACK, message=why))
-        return _passed(whole, others)
+        told = reports if have_failed(others) else [Info(Status.FELL_BACK, message=why)]
+        return _passed(whole, [*told, *others])
     refined = None if found is None else _refined(A, found)
     if refined is not None:
         report(Info(Status.FELL_BACK, message=f"{why}; it was refined"))
@@ -290,32 +288,25 @@ def settle_determinant(
 #     D + U C V^H = D' + [U E] diag(C, D_E - S) [V E]^H.
 
 
-def _weak_ratio(xp: Any, dtype: Any) -> float:
-    """The ratio |d_i| / s_i below which an entry is weak: at most eps^3/4 is lost by the others."""
-    return float(xp.eps(dtype) ** 0.25)
+WEAK = 1 / 4  # |d_i| < eps^WEAK s_i: then at most eps^3/4 is lost by the others
 
 
 def weak_entries(low_rank: Any, D: Any) -> Any:
     """The rows of weak entries of D, in any matrix of a batch; none if values cannot be seen."""
-    if not isinstance(D, Diagonal) or is_level(D):
-        return ()
-    weak, _ = _weakness(D, low_rank, _weak_ratio(D.xp, D.dtype))
-    return np.flatnonzero(np.any(np.reshape(host_value(D.xp, weak), (-1, D.shape[-1])), axis=0))
-
-
-def is_level(D: Any) -> bool:
-    """Whether no entry of D is far below the largest, so that none is weak (nor where values
-    cannot be seen)."""
-    values, ratio = seen_value(D.xp, D.d), _weak_ratio(D.xp, D.dtype)
+    values = seen_value(D.xp, D.d) if isinstance(D, Diagonal) else None
     if values is None or not values.size:
-        return True
+        return ()
     size = np.abs(values)
     smallest, largest = size.min(axis=-1), size.max(axis=-1)
-    return bool(np.all((smallest >= ratio * largest) & (smallest > 0)))
+    is_level = (smallest >= D.xp.eps(D.dtype) ** WEAK * largest) & (smallest > 0)
+    if np.all(is_level):  # no entry is far below the largest
+        return ()
+    weak = host_value(D.xp, _weakness(D, low_rank, WEAK)[0])
+    return np.flatnonzero(np.any(np.reshape(weak, (-1, D.shape[-1])), axis=0))
 
 
-def _weakness(D: Any, low_rank: Any, ratio: float) -> tuple[Array, Array]:
-    """Whether each entry of D is weak, and what it may be exchanged for."""
+def _weakness(D: Any, low_rank: Any, power: float) -> tuple[Array, Array]:
+    """Whether each entry of D is below eps^power s_i, and what it may be exchanged for."""
     xp = D.xp
     U, V, d = (xp.stop_gradient(x) for x in (*low_rank_sides(low_rank), D.d))
     size = xp.abs(d)
@@ -323,18 +314,17 @@ def _weakness(D: Any, low_rank: Any, ratio: float) -> tuple[Array, Array]:
     rank = min(U.shape[-1], V.shape[-1])
     if rank < size.shape[-1]:
         s = xp.minimum(s, xp.sort(size, axis=-1)[..., rank : rank + 1])  # q
-    weak = (size < ratio * s) | (size == 0)
+    weak = (size < xp.eps(D.dtype) ** power * s) | (size == 0)
     largest = xp.max(size, axis=-1, keepdims=True)
     return weak, xp.where(s > 0, s, xp.where(largest > 0, largest, 1))
 
 
 def strengthened(low_rank: Any, D: Any, rows: Any) -> tuple[LowRank, LinearOperator]:
     """The same sum with the weak entries of D in these rows exchanged: a low-rank term and D'."""
-    xp, device, n = D.xp, D._context.device, D.shape[-1]
-    weak, s = _weakness(D, low_rank, _weak_ratio(xp, D.dtype))
+    xp, device = D.xp, D._context.device
+    weak, s = _weakness(D, low_rank, WEAK)
     filled = xp.where(weak, xp.astype(s, D.dtype), D.d)  # D'
-    E = np.zeros((n, len(rows)))
-    E[rows, np.arange(len(rows))] = 1
+    E = np.arange(D.shape[-1])[:, None] == rows
     # D_E - S
     core = xp.make_diagonal(xp.take(D.d - filled, xp.asarray(rows, device=device), axis=-1))
     moved = LowRank(xp.asarray(E, dtype=core.dtype, device=device), None, core)
@@ -349,6 +339,6 @@ def report_weak_entries(low_rank: Any, D: Any) -> None:
     xp = D.xp
     if not isinstance(D, Diagonal) or 0 in D.d.shape or not any(map(is_unseen, (D.d, low_rank.U))):
         return
-    weak, _ = _weakness(D, low_rank, float(xp.eps(D.dtype) ** (1 / 3)))
+    weak, _ = _weakness(D, low_rank, 1 / 3)
     why = "entries of the diagonal are too small beside the low-rank term for the determinant lemma"
     report_failure(xp, (~xp.any(weak), Status.INACCURATE), message=why)

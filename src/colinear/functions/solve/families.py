@@ -235,20 +235,25 @@ SMALL_TOEPLITZ = 32  # rows below which nothing is faster than the matrix
 NARROW_BAND = 32  # diagonals up to which elimination beats the Fourier transform
 
 
-def is_large_and_seen(A: Any) -> bool:
-    """Whether A is square, too large to be formed lightly, and its values can be seen on the
-    host."""
+LARGEST_TRACED = 2048  # rows of a traced Toeplitz matrix that is still formed
+
+
+def is_large(A: Any) -> bool:
+    """Whether A is square and too large to be formed lightly. Values that JAX will see only when it
+    runs the program are taken to the host then."""
     m, n = A.shape[-2:]
-    return m == n > SMALL_TOEPLITZ and 0 not in A.shape and not A.xp.is_traced(A._diagonals())
+    if not A.xp.is_traced(A._diagonals()):
+        return m == n > SMALL_TOEPLITZ and 0 not in A.shape
+    return m == n > LARGEST_TRACED and A.xp.name == "jax"
 
 
-@rule(inv, Toeplitz, when=is_large_and_seen, like=identity_like, direct=True)
+@rule(inv, Toeplitz, when=is_large, like=identity_like, direct=True)
 def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
     """T^-1 from its first and last columns (Gohberg and Semencul), by fast Fourier transforms;
     along the band if that is narrow"""
     xp, n = A.xp, A.shape[-1]
-    values = np.asarray(host_value(xp, to_computing_dtype(xp, A._diagonals())))
-    used = used_diagonals(values)
+    values = host_value(xp, to_computing_dtype(xp, A._diagonals()))  # None under tracing
+    used: Any = () if values is None else used_diagonals(values)
     if is_narrow_band(used, n):
         offsets = tuple(range(n - 1 - used[-1], n - used[0]))
         held = xp.stop_gradient(A._diagonals())
@@ -256,17 +261,17 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
             xp.broadcast_to(held[..., n - 1 - k, None], (*A.batch_shape, n - abs(k)))
             for k in offsets
         )
-        solver = inv_banded(Banded._of(lines, offsets, n, n), method).factor  # type: ignore[attr-defined]
-        return Inverse(A, Implicit._of(A, solver, None))
-    if not np.isfinite(values).all():
+        solver: Any = inv_banded(Banded._of(lines, offsets, n, n), method)
+        return Inverse(A, Implicit._of(A, solver.factor, None))
+    if values is not None and not np.isfinite(values).all():
         return no_inverse(A, Info(Status.NONFINITE))
     solver, accurate = _from_columns(A)
     with recording() as reports:
-        growth = host_value(xp, report_growth(A, solver, (A._diagonals(),)))
+        growth = report_growth(A, solver, (A._diagonals(),))
     # The formula loses as many digits as the condition has; a factorisation keeps the residual
     # small.
-    is_good = host_value(xp, accurate).all() and (growth < 100 * math.sqrt(xp.eps(A.dtype))).all()
-    if not is_good and fits_as_a_whole(A):
+    is_good = host_value(xp, xp.all(accurate & (growth < 100 * math.sqrt(xp.eps(A.dtype)))))
+    if is_good is not None and not is_good and fits_as_a_whole(A):
         return perform(inverse(A, method))
     why = "the first and last columns of the inverse were not found to the accuracy needed"
     report_failure(xp, (accurate, Status.INACCURATE), message=why)
@@ -302,26 +307,6 @@ def is_narrow_band(used: Any, n: int) -> bool:
     """Whether they are so few, around the main one, that elimination along them is faster than
     Fourier transforms."""
     return bool(len(used) and used[-1] - used[0] <= NARROW_BAND and used[0] < n <= used[-1] + 1)
-
-
-LARGEST_TRACED = 2048  # rows of a traced Toeplitz matrix that is still formed
-
-
-def is_large_and_traced(A: Any) -> bool:
-    """Whether A is square, too large to be formed, and its values will be seen only when JAX
-    runs the program."""
-    m, n = A.shape[-2:]
-    return m == n > LARGEST_TRACED and A.xp.name == "jax" and A.xp.is_traced(A._diagonals())
-
-
-@rule(inv, Toeplitz, when=is_large_and_traced, direct=True)
-def inv_traced_toeplitz(A: Any, method: Any) -> LinearOperator:
-    """T^-1 from its first and last columns (Gohberg and Semencul), which the host finds when the
-    program runs"""
-    solver, accurate = _from_columns(A)
-    report_growth(A, solver, (A._diagonals(),))
-    report_failure(A.xp, (accurate, Status.INACCURATE))
-    return Inverse(A, Implicit._of(A, solver, None))
 
 
 def _both_columns(diagonals: Any) -> Any:

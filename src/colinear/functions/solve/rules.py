@@ -37,8 +37,10 @@ from ...operators.sparse_algebra import DIAGONAL, diagonal_of
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
 from ...status import failed, is_unseen
 from ..common import (
+    FEW,
     MARGIN,
     UNCHANGED,
+    are_plain,
     have_failed,
     host_value,
     ignore_float_errors,
@@ -260,6 +262,8 @@ def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
     if not isinstance(A, Diagonal) or isinstance(b, LinearOperator):
         return inv(A, method) @ b
     d = A.d if b.ndim == 1 else A.d[..., None]
+    if type(d) is np.ndarray and d.size <= FEW and are_plain(d):
+        return b / d
     if A.xp.is_on_device(d) and is_unseen(d) and A.xp.is_floating(b):
         x = b / d
         if product_is_finite_later(A.xp, d, x):
