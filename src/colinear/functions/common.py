@@ -27,6 +27,7 @@ from ..operators import (
     Transpose,
     hstack,
 )
+from ..operators.context import kind_of
 from ..operators.tree import inside_out
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
 from ..status import Status, failed, first_failure, is_finite, is_unseen, state, take_for_granted
@@ -50,7 +51,7 @@ def filled(A: LinearOperator, c: float, *shape: int) -> Array:
 
 def ones_beside(A: LinearOperator) -> Array:
     """A right side of ones: what `explain` takes where none is given."""
-    return A.xp.ones((A.shape[-2],), dtype=A.dtype, device=A._context.device)
+    return A.xp.ones((A.shape[-2],), **kind_of(A))
 
 
 def square_size(function: str, A: LinearOperator, need: str, instead: str) -> int:
@@ -101,7 +102,7 @@ def to_result_dtype(xp: Any, x: Array, dtype: Any) -> Array:
 
 def array_like(A: LinearOperator, values: Any) -> Array:
     """Values as an array in A's framework, dtype and device."""
-    return A.xp.asarray(values, dtype=A.dtype, device=A._context.device)
+    return A.xp.asarray(values, **kind_of(A))
 
 
 def low_rank_sides(A: Any) -> tuple[Array, Array]:

@@ -14,7 +14,6 @@ from ...dispatch import Choice, Cost, function, rule
 from ...errors import DerivativeWarning
 from ...factors.dense import MAKE, cholesky_or_lu, is_of
 from ...factors.inverse import differentiable
-from ...info import Info, report
 from ...methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
 from ...operators import Dense, Diagonal, LinearOperator, ScaledIdentity, Triangular
 from ...operators.context import kind_of
@@ -34,9 +33,9 @@ from ..common import (
     to_result_dtype,
 )
 from ..diagonal import diag
-from ..solve.cost import is_too_large, itemsize
-from ..solve.elimination import fits_as_a_whole
-from ..solve.inverse import ONE_TRIANGLE
+from ..solve.cost import is_too_large
+from ..solve.elimination import fits_as_a_whole, report_fallback
+from ..solve.inverse import ONE_TRIANGLE, factorisation_cost
 from ..stochastic.estimators import announce
 from ..stochastic.quadrature import logarithm_by_quadrature
 
@@ -94,11 +93,7 @@ def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> Choic
     if is_free:
         name, known = ("Cholesky", "") if A.properties & POSITIVE_SEMIDEFINITE else ("LU", "not ")
         why = f"A is {known}known to be positive semidefinite"
-
-    def cost() -> Cost:
-        size = math.prod(A.shape)
-        return Cost((2 if name == "LU" else 1) * A.shape[-1] * size / 3, float(itemsize(A)) * size)
-
+    cost = partial(factorisation_cost, A, name)
     return Choice(lambda: _by_factor(A, name, is_free), name, cost, why, like)
 
 
@@ -160,11 +155,6 @@ def _factor(xp: Any, M: Array, name: str, is_free: bool) -> Any:
         wrong, message = Status.INACCURATE, ONE_TRIANGLE[name]
     report_failure(xp, (right, wrong), method=name, message=message)
     return factor
-
-
-def report_fallback(message: str) -> None:
-    """Report that the whole matrix is factored, and why."""
-    report(Info(Status.FELL_BACK, method="LU", message=message))
 
 
 def report_determinant(xp: Any, sign: Array, logarithm: Array) -> Determinant:

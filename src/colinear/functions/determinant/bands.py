@@ -35,7 +35,8 @@ from ..common import is_square, values_are_seen
 from ..diagonal import diag
 from ..diagonal.bands import last_minor
 from ..solve.cost import sparse_work
-from . import Determinant, one, report_determinant, report_fallback, sign_and_logarithm, slogdet
+from ..solve.elimination import report_fallback
+from . import Determinant, one, report_determinant, sign_and_logarithm, slogdet
 from .rules import by_rows, from_host, rows_of
 
 # Determinants by elimination on the host: of tridiagonal, banded, sparse and Toeplitz matrices.

@@ -44,6 +44,7 @@ from ...operators.sparse_algebra import DIAGONAL
 from ...operators.tree import Index
 from ...properties import UNITARY, Unitary
 from ..common import (
+    array_like,
     ignore_float_errors,
     in_context,
     once_each,
@@ -90,11 +91,10 @@ def from_values(A: LinearOperator, values: Array) -> Determinant:
 def from_sign(A: LinearOperator, sign: Array, logarithm: Array) -> Determinant:
     """From a sign, complex perhaps though A is real, and a logarithm."""
     xp = A.xp
-    with ignore_float_errors(xp):
-        report_determinant(xp, sign, logarithm)
-        if xp.is_complex(sign) and not A.is_complex:
-            sign = real_sign(xp, sign)  # a product of pairs of conjugates is real but for rounding
-        return xp.astype(sign, A.dtype), xp.astype(logarithm, xp.real_dtype(A.dtype))
+    report_determinant(xp, sign, logarithm)
+    if xp.is_complex(sign) and not A.is_complex:
+        sign = real_sign(xp, sign)  # a product of pairs of conjugates is real but for rounding
+    return xp.astype(sign, A.dtype), xp.astype(logarithm, xp.real_dtype(A.dtype))
 
 
 def by_rows(A: LinearOperator, slogdet_of: Callable[..., Any], *arrays: Array) -> Determinant:
@@ -106,13 +106,9 @@ def by_rows(A: LinearOperator, slogdet_of: Callable[..., Any], *arrays: Array) -
 
 def from_host(A: LinearOperator, found: Any) -> Determinant:
     """Signs and logarithms computed on the host, as arrays of A's framework."""
-    empty = [np.ones(A.batch_shape)] * 2  # of an empty batch
-    sign, logarithm = [
-        np.reshape(np.asarray(x), A.batch_shape) for x in zip(*found, strict=True)
-    ] or empty
-    xp, device = A.xp, A._context.device
-    logarithm = xp.asarray(logarithm, dtype=xp.real_dtype(A.dtype), device=device)
-    return report_determinant(xp, xp.asarray(sign, dtype=A.dtype, device=device), logarithm)
+    xp, pairs = A.xp, np.reshape(np.asarray(found), (*A.batch_shape, 2))
+    logarithm = array_like(A, pairs[..., 1])
+    return report_determinant(xp, array_like(A, pairs[..., 0]), xp.real(logarithm))
 
 
 def rows_of(A: LinearOperator, *arrays: Array) -> list[Any]:
@@ -257,19 +253,19 @@ def slogdet_scaled(A: Any, method: Any) -> Determinant:
     return power[0] * whole[0], power[1] + whole[1]
 
 
-def from_parts(A: LinearOperator, method: Any, powers: list[int]) -> Determinant:
+def from_parts(A: LinearOperator, method: Any, powers: list[int] | None = None) -> Determinant:
     """The product of powers of the operands' determinants; with its standard error, where these
     are estimated."""
     parts = operands_in_context(A)
     if method is not None and method.is_stochastic:
-        return powers_of_estimates(A, logdet, parts, method, powers)
+        return powers_of_estimates(A, logdet, parts, method, powers or [1] * len(parts))
     return multiplied(once_each(lambda part: slogdet(part, method), parts), powers)
 
 
 @rule(slogdet, Product, when=all_square)
 def slogdet_product(A: Any, method: Any) -> Determinant:
     """det(A B) = det A det B, both square"""
-    return from_parts(A, method, [1] * len(A.operands))
+    return from_parts(A, method)
 
 
 @rule(slogdet, BlockDiag, when=all_square, estimates=True, hereditary=True)
@@ -279,7 +275,7 @@ def slogdet_block_diagonal(A: Any, method: Any) -> Determinant:
         blocks = A.stack()
         if blocks is not None:
             return _of_blocks(A.xp, *slogdet(blocks, method))
-    return from_parts(A, method, [1] * len(A.operands))
+    return from_parts(A, method)
 
 
 @rule(slogdet, Kronecker, when=all_square, estimates=True)

@@ -57,6 +57,7 @@ from ..solve.elimination import (
     fits_as_a_whole,
     growth,
     is_spoilt,
+    report_fallback,
     settle_determinant,
     size_of,
 )
@@ -81,7 +82,6 @@ from . import (
     multiplied,
     one,
     reciprocal_determinant,
-    report_fallback,
     sign_and_logarithm,
     slogdet,
 )

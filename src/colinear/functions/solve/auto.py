@@ -20,7 +20,7 @@ from ...operators import Dense, Diagonal, LinearOperator, MatrixFree, Scaled, Sp
 from ...operators.context import check_device
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, failed, state
-from ..common import host_value, is_traced_or_differentiated, seen_value
+from ..common import array_like, host_value, is_traced_or_differentiated, seen_value
 from .cost import (
     Work,
     affordable_products,
@@ -97,11 +97,8 @@ def products_to_try(A: LinearOperator, direct: Work, B: Array) -> int | None:
     if any(A.xp.is_traced(x) for x in (B, *A.arrays())):
         return None if prefers_iteration(A, direct, B.shape[-1]) else 0
     most = affordable_products(A, direct, B.shape[-1])
-    return (
-        TRIAL
-        if most == 0 and isinstance(A, Sparse) and A.shape[-1] >= SPARSE_TRIAL and looks_definite(A)
-        else most
-    )
+    is_large = isinstance(A, Sparse) and A.shape[-1] >= SPARSE_TRIAL
+    return TRIAL if most == 0 and is_large and looks_definite(A) else most
 
 
 def solve_by_trial(
@@ -110,8 +107,6 @@ def solve_by_trial(
     """A^-1 B by iterations, of at most so many products; None where they end with a failure that
     a factorisation would not meet."""
     A = with_symmetry_of_entries(A)
-    if any(A.xp.is_traced(x) for x in (B, *A.arrays())):
-        return attempts(A, method, first=1).run(B, is_vector)
     only = None
     if most is not None:
         only = 2 if A.properties & POSITIVE_SEMIDEFINITE and most != TRIAL else 1
@@ -285,7 +280,7 @@ def starting_point(A: LinearOperator, method: Iterative) -> Array | None:
         return None
     xp = namespace_of(x0)
     if xp is None:
-        x0 = A.xp.asarray(x0, dtype=A.dtype, device=A._context.device)
+        x0 = array_like(A, x0)
     elif (xp.name, A.xp.name) == ("numpy", "jax"):
         x0 = A.xp.asarray(x0)  # all of JAX takes NumPy's arrays
     elif not A.is_neutral and xp is not A.xp:

@@ -253,6 +253,11 @@ def is_spoilt(A: LinearOperator, spoilt: Array) -> bool:
     return values is not None and not bool(np.all(A.xp.eps(A.dtype) * values <= _tolerance(A)))
 
 
+def report_fallback(message: str) -> None:
+    """Report that the whole matrix is factored, and why."""
+    report(Info(Status.FELL_BACK, method="LU", message=message))
+
+
 def settle_determinant(
     A: LinearOperator, found: Any, spoilt: Array, whole: Callable[[], Any]
 ) -> Any:
@@ -270,7 +275,7 @@ def settle_determinant(
     visible = seen_value(xp, is_good)
     why = "an ill-conditioned part was divided by, which spoils the determinant of the whole"
     if visible is not None and not np.all(visible) and fits_as_a_whole(A):
-        report(Info(Status.FELL_BACK, method="LU", message=why))
+        report_fallback(why)
         return perform(whole())
     report_failure(xp, (is_good, Status.INACCURATE), message=why)
     return found

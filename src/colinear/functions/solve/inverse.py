@@ -106,11 +106,7 @@ def factorise(
     makes the result."""
     chosen = AUTO if method is None else fitting(function, method, *FACTORISATIONS)
     names = candidates(A, chosen)
-
-    def cost() -> Cost:
-        size = math.prod(A.shape)
-        return Cost(_FLOPS[names[0]] * A.shape[-1] * size, float(itemsize(A)) * size)
-
+    cost = functools.partial(factorisation_cost, A, names[0])
     why = _WHY[names[0]] if isinstance(chosen, Auto) else "asked for"
     return Choice(lambda: finish(_solution(A, B, chosen, names)), names[0], cost, why, like)
 
@@ -122,6 +118,12 @@ _WHY = {
 }
 FACTORISATIONS = (Cholesky, LDL, LU, QR)
 _FLOPS = {"Cholesky": 1 / 3, "LDL": 1 / 3, "LU": 2 / 3, "QR": 4 / 3}
+
+
+def factorisation_cost(A: LinearOperator, name: str) -> Cost:
+    """What it costs to factor the matrix, in place, by the factorisation of this name."""
+    size = math.prod(A.shape)
+    return Cost(_FLOPS[name] * A.shape[-1] * size, float(itemsize(A)) * size)
 
 
 ONE_TRIANGLE = {

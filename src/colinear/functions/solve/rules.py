@@ -32,6 +32,7 @@ from ...operators import (
     Tridiagonal,
     simplify,
 )
+from ...operators.context import kind_of
 from ...operators.rewrites import LARGE_GRID
 from ...operators.sparse_algebra import DIAGONAL, diagonal_of
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
@@ -111,10 +112,10 @@ def _bound(xp: Any, factors: Any, inverses: list[Array]) -> float:
     its factors."""
     product, rounding, condition = 1.0, 0.0, 1.0
     for A, W in zip(factors, inverses):
-        n, same = W.shape[-1], xp.eye(W.shape[-1], dtype=A.dtype, device=A._context.device)
+        n = W.shape[-1]
         gamma = (n + 1) * xp.eps(A.dtype) * (2 if A.is_complex else 0.5)
         kappa = _norm(xp, A.A) * _norm(xp, W)
-        product *= 1 + _norm(xp, same - xp.matmul(A.A, W)) + gamma * kappa
+        product *= 1 + _norm(xp, xp.eye(n, **kind_of(A)) - xp.matmul(A.A, W)) + gamma * kappa
         condition *= kappa
         rounding += gamma * condition
     return 2 * product * (product - 1 + rounding)
