@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..backends import Array, adjoint, is_array, namespace_of
+from ..backends import Array, adjoint, get, is_array, namespace_of
 from ..dispatch import Pattern
 from ..errors import ShapeError, TooLargeError
 from ..info import Info, report
@@ -322,18 +322,12 @@ def report_failure(xp: Any, *conditions: tuple[Any, Status], **details: Any) -> 
         and all(is_array(holds) or holds for holds, _ in conditions)
     ):
         arrays, failures = zip(*unseen)
-        test = functools.partial(_first_of, failures)
+        test = lambda *values: first_failure(get("numpy"), *zip(values, failures))
         if take_for_granted(test, *arrays, failure=Status.INACCURATE):
             return
     status = first_failure(xp, *conditions)
     if status is not Status.SUCCESS:
         report(Info(status, **details))
-
-
-def _first_of(failures: Sequence[Status], *conditions: Any) -> Status:
-    """The failure of the first condition that does not hold everywhere."""
-    pairs = zip(failures, conditions, strict=True)
-    return next((failure for failure, holds in pairs if not np.all(holds)), Status.SUCCESS)
 
 
 def outcome(xp: Any, fine: Array, failure: Status) -> Array:

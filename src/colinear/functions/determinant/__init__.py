@@ -246,10 +246,8 @@ def determinant(A: LinearOperator, method: Method | None = None) -> Array:
     """
     check_square("det", A)
     xp = A.xp
-    if xp.is_differentiated(*A.arrays()) and not xp.is_compiling():
-        with determinants.polynomials():
-            sign, logarithm = slogdet(A, method)
-    else:
+    is_recorded = xp.is_differentiated(*A.arrays()) and not xp.is_compiling()
+    with determinants.polynomials(bool(is_recorded)):
         sign, logarithm = slogdet(A, method)
     if lacks_derivative(xp, logarithm):
         if fits_as_a_whole(A):

@@ -347,9 +347,7 @@ def diagonal_can_be_divided_by(A: LinearOperator) -> bool:
 def determinant_lemma(A: Any, method: Any) -> Determinant:
     """det(D + U C V^H) = det D det(I + C V^H D^-1 U), after an exchange of entries of D that are
     nearly zero"""
-    low_rank, D = low_rank_and_diagonal(A)
-    if len(weak := weak_entries(low_rank, D)):
-        low_rank, D = strengthened(low_rank, D, weak)
+    low_rank, D = strengthened(*low_rank_and_diagonal(A))
     report_weak_entries(low_rank, D)
     K = capacitance(A, low_rank, D, inv(D, method) @ low_rank.U)
     return multiplied([slogdet(K, method), slogdet(in_context(D, A), method)])

@@ -33,13 +33,13 @@ from ...operators import (
     hstack,
     vstack,
 )
-from ...operators.context import kind_of
 from ...operators.diagonal import scalar_of
 from ...operators.scaled import beside
 from ...operators.sparse_algebra import DIAGONAL, SHIFT
 from ...properties import POSITIVE_DEFINITE, SELF_ADJOINT, UNITARY
 from ...status import Status, failed, take_for_granted
 from ..common import (
+    array_like,
     dense,
     in_context,
     once_each,
@@ -178,17 +178,12 @@ def eigenvalues(A: LinearOperator) -> tuple[Array, tuple[Array, Array] | None]:
         if xp.is_differentiated(M):
             values, V = xp.eig(xp.stop_gradient(M))
             return values, (M, V)
-    if isinstance(A, Tridiagonal) and diagonals_are_constant(A):
-        return eig(A)[0], None  # in closed form
-    if (
-        isinstance(A, Tridiagonal)
-        and hermitian
-        and not A.batch_shape
-        and not A.is_complex
-        and values_are_seen(A)
-    ):
-        values = tridiagonal_eigenvalues(*rows_of(A, A.diag, A.lower)[0])
-        return xp.asarray(values, **kind_of(A)), None
+    if isinstance(A, Tridiagonal):
+        if diagonals_are_constant(A):
+            return eig(A)[0], None  # in closed form
+        if hermitian and not (A.batch_shape or A.is_complex) and values_are_seen(A):
+            values = tridiagonal_eigenvalues(*rows_of(A, A.diag, A.lower)[0])
+            return array_like(A, values), None
     if not is_matrix and not is_base:
         (values, _), info = eig(A, info=True)
         # else its eigenvectors were found to be dependent, which do not matter
@@ -218,10 +213,7 @@ def by_factors(
     dtype = xp.result_type(*(v.dtype for v in values))
     a, b = (xp.astype(xp.asarray(c, device=A._context.device), dtype) for c in (a, b))
     values = [xp.astype(v, dtype) for v in values]
-    pairs = [
-        None if pair is None else (xp.astype(pair[0], dtype), xp.astype(pair[1], dtype))
-        for pair in pairs
-    ]
+    pairs = [pair and tuple(xp.astype(x, dtype) for x in pair) for pair in pairs]
     return from_sign(A, *resolvents.slogdet(xp, Grid(lambda x: x, is_sum), values, pairs, a, b))
 
 

@@ -46,12 +46,7 @@ UNEVEN = 4.0
 def with_symmetry_of_entries(A: LinearOperator) -> LinearOperator:
     """A with what its entries show: a sparse matrix that equals its adjoint is self-adjoint,
     whether the user said so or not."""
-    if (
-        not isinstance(A, Sparse)
-        or A.properties & SELF_ADJOINT
-        or A.shape[-1] != A.shape[-2]
-        or not A.structure.is_symmetric
-    ):
+    if not isinstance(A, Sparse) or A.properties & SELF_ADJOINT or not A.structure.is_symmetric:
         return A
     xp, order = A.xp, A.structure.transposed.order
     same = host_value(xp, xp.all(xp.take(A.data, order, axis=-1) == xp.conj(A.data)))
@@ -167,8 +162,8 @@ def try_least_squares(
     """
     direct = least_squares_work(A)
     most = affordable_products(A, direct, columns) if has_adjoint(A) else 0
-    watched = [x for x in (*arrays, *A.arrays()) if is_traced_or_differentiated(A.xp, x)]
-    if most == 0 or (most is not None and watched):
+    is_watched = is_traced_or_differentiated(A.xp, *arrays, *A.arrays())
+    if most == 0 or (most is not None and is_watched):
         return None
     # each of which is a product with A and one with A^H
     lsmr = LSMR(**limits(method, None if most is None else most // 2))

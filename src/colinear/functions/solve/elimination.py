@@ -324,8 +324,11 @@ def _weakness(D: Any, low_rank: Any, power: float) -> tuple[Array, Array]:
     return weak, xp.where(s > 0, s, xp.where(largest > 0, largest, 1))
 
 
-def strengthened(low_rank: Any, D: Any, rows: Any) -> tuple[LowRank, LinearOperator]:
-    """The same sum with the weak entries of D in these rows exchanged: a low-rank term and D'."""
+def strengthened(low_rank: Any, D: Any) -> tuple[Any, Any]:
+    """The same sum with the weak entries of D exchanged, if there are any: a low-rank term and D'."""
+    rows = weak_entries(low_rank, D)
+    if not len(rows):
+        return low_rank, D
     xp, device = D.xp, D._context.device
     weak, s = _weakness(D, low_rank, WEAK)
     filled = xp.where(weak, xp.astype(s, D.dtype), D.d)  # D'
@@ -333,9 +336,7 @@ def strengthened(low_rank: Any, D: Any, rows: Any) -> tuple[LowRank, LinearOpera
     # D_E - S
     core = xp.make_diagonal(xp.take(D.d - filled, xp.asarray(rows, device=device), axis=-1))
     moved = LowRank(xp.asarray(E, dtype=core.dtype, device=device), None, core)
-    together = Sum(low_rank, moved)
-    assert isinstance(together, LowRank)
-    return together, Diagonal(filled)
+    return Sum(low_rank, moved), Diagonal(filled)
 
 
 def report_weak_entries(low_rank: Any, D: Any) -> None:

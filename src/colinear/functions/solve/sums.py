@@ -144,16 +144,13 @@ def woodbury(A: Any, method: Any) -> LinearOperator:
 
 def _corrected_diagonal(A: Any, method: Any) -> LinearOperator:
     """(D + U C V^H)^-1 by Woodbury's formula, after an exchange of the weak entries of D."""
-    low_rank, D = low_rank_and_diagonal(A)
-    if len(weak := weak_entries(low_rank, D)):
-        low_rank, D = strengthened(low_rank, D, weak)
+    low_rank, D = strengthened(*low_rank_and_diagonal(A))
     D_inverse = labelled("In the diagonal term", inv, D, method)
     if is_gram(low_rank) and is_positive(D):
         S, root = scaled_factor(low_rank.U, D_inverse)
         K_inverse = labelled(CAPACITANCE, inv, _plus_identity(gram(S.A), True), method)
-        return Sum(D_inverse, Scaled(-1.0, Product(root, S, K_inverse, S.H, root)))._claim(
-            A.properties
-        )
+        correction = Scaled(-1.0, Product(root, S, K_inverse, S.H, root))
+        return Sum(D_inverse, correction)._claim(A.properties)
     return _corrected_inverse(A, low_rank, D, D_inverse, method)
 
 
@@ -204,13 +201,10 @@ def kailath(A: Any, method: Any) -> LinearOperator:
     """(A + U C V^H)^-1 = (I - A^-1 U (I + C V^H A^-1 U)^-1 C V^H) A^-1"""
     low_rank, rest = low_rank_and_rest(A)
     if isinstance(rest, DIAGONAL):
-        if (
-            shift_is_zero(rest)
-            or 2 * (rank_of(low_rank) + len(weak_entries(low_rank, rest))) > A.shape[-1]
-        ):
-            return dense_fallback(
-                A, method, [Info(Status.SINGULAR, message=NO_CORRECTION)], NO_CORRECTION
-            )
+        exchanged = rank_of(low_rank) + len(weak_entries(low_rank, rest))
+        if shift_is_zero(rest) or 2 * exchanged > A.shape[-1]:
+            told = [Info(Status.SINGULAR, message=NO_CORRECTION)]
+            return dense_fallback(A, method, told, NO_CORRECTION)
         # half of the work for U U^H
         return woodbury(Sum(low_rank, rest)._claim(A.properties), method)
     rest_inverse, info = inv(rest, method, info=True)
@@ -339,13 +333,11 @@ def factor_divides_shift(multiple: Any, shift: Any) -> bool:
     a, c = multiple.scalar, scalar_of(shift)
     if isinstance(a, float) and isinstance(c, float) and abs(a) > 1e-150 and abs(c) < 1e150:
         return True
-    values = [_seen_number(x) for x in (a, c)]
-    if any(value is None for value in values):
+    a, c = _seen_number(a), _seen_number(c)
+    if a is None or c is None:
         return True
     with np.errstate(all="ignore"):
-        return bool(
-            np.all(np.isfinite(1 / values[0])) and np.all(np.isfinite(values[1] / values[0]))
-        )
+        return bool(np.all(np.isfinite(1 / a) & np.isfinite(c / a)))
 
 
 def is_zero(multiple: Any) -> bool:
