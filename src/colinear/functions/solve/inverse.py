@@ -409,7 +409,10 @@ inv = function("inv", base=inverse)
 
 def all_square(A: LinearOperator) -> bool:
     """Whether every operand is square."""
-    return all(operand.shape[-1] == operand.shape[-2] for operand in A.operands)
+    for operand in A.operands:  # `all` would take a frame for each
+        if operand.shape[-1] != operand.shape[-2]:
+            return False
+    return True
 
 
 def kept(A: LinearOperator, inverse: LinearOperator) -> LinearOperator:
