@@ -217,14 +217,20 @@ def by_factors(
     return from_sign(A, *resolvents.slogdet(xp, Grid(lambda x: x, is_sum), values, pairs, a, b))
 
 
-@rule(slogdet, KroneckerSum, like=one, name="slogdet_kronecker_sum")
 @rule(slogdet, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_square, like=one)  # type: ignore[misc]
 def slogdet_shifted_kronecker(A: Any, method: Any) -> Determinant:
-    """det(A ⊗ B + c I) = product of λ μ + c over the eigenvalues λ of A and μ of B, that of A ⊕ B of
-    λ + μ, diagonalisable or not"""
+    """det(A ⊗ B + c I) = product of λ μ + c over the eigenvalues λ of A and μ of B,
+    diagonalisable or not"""
     kronecker, c = kronecker_and_shift(A)
     is_sum = isinstance(kronecker, KroneckerSum)
     return by_factors(A, operands_in_context(kronecker), is_sum, 1.0, c)
+
+
+@rule(slogdet, KroneckerSum, like=one)
+def slogdet_kronecker_sum(A: Any, method: Any) -> Determinant:
+    """det(A ⊕ B) = product of λ + μ over the eigenvalues λ of A and μ of B, diagonalisable or
+    not"""
+    return slogdet_shifted_kronecker(A, method)
 
 
 @rule(slogdet, Sum[TERM, TERM], when=factors_fit)  # type: ignore[misc]

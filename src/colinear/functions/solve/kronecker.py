@@ -64,12 +64,10 @@ def factors_are_general(A: LinearOperator) -> bool:
     return factors_are_square(A) and not kronecker_of_self_adjoint(A)
 
 
-@rule(inv, KroneckerSum, name="inv_kronecker_sum_by_eigenvectors")
 @rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_general)  # type: ignore[misc]
 @by_equation
 def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> Any:
-    """(A ⊗ B + c I)^-1 = (V ⊗ W) (Λ ⊗ M + c)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1, and the
-    same of A ⊕ B and Λ ⊕ M; by Schur forms if the eigenvectors are ill-conditioned"""
+    """(A ⊗ B + c I)^-1 = (V ⊗ W) (Λ ⊗ M + c)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1"""
     kronecker, c = kronecker_and_shift(A)
 
     def pairs_of_factors() -> list[Any]:
@@ -81,6 +79,13 @@ def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> Any:
         return identity_like(A)
 
     return Choice(lambda: _in_eigenvectors(A, kronecker, c, method, pairs_of_factors()), like=like)
+
+
+@rule(inv, KroneckerSum)
+def inv_kronecker_sum_by_eigenvectors(A: Any, method: Any) -> Any:
+    """(A ⊕ B)^-1 = (V ⊗ W) (Λ ⊕ M)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1; by Schur forms
+    if these are ill-conditioned"""
+    return inv_shifted_kronecker_by_eigenvectors(A, method)
 
 
 def is_a_power_of_self_adjoint(A: Any) -> bool:

@@ -405,13 +405,17 @@ def kronecker_of_self_adjoint(A: LinearOperator) -> bool:
     return factors_self_adjoint(kronecker_and_shift(A)[0])
 
 
-@rule(inv, KroneckerSum, when=factors_self_adjoint, name="inv_kronecker_sum")
 @rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=kronecker_of_self_adjoint)  # type: ignore[misc]
 def inv_shifted_kronecker(A: Any, method: Any) -> LinearOperator:
-    """(A ⊗ B + c I)^-1 = (Q ⊗ P) (Λ ⊗ M + c)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H, and the
-    same of A ⊕ B and Λ ⊕ M"""
+    """(A ⊗ B + c I)^-1 = (Q ⊗ P) (Λ ⊗ M + c)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
     known = differentiable_inverse(A)
     return _by_spectrum(A, method) if known is None else known
+
+
+@rule(inv, KroneckerSum, when=factors_self_adjoint)
+def inv_kronecker_sum(A: Any, method: Any) -> LinearOperator:
+    """(A ⊕ B)^-1 = (Q ⊗ P) (Λ ⊕ M)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
+    return inv_shifted_kronecker(A, method)
 
 
 @by_equation
