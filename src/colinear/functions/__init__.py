@@ -21,9 +21,6 @@ What has nothing to choose stands here: transpose, adjoint, conj, to_dense.
 from __future__ import annotations
 
 # The rules register themselves with the functions.
-import colinear.functions.determinant.bands
-import colinear.functions.determinant.rules
-import colinear.functions.determinant.sums
 import colinear.functions.diagonal.bands
 import colinear.functions.diagonal.rules
 import colinear.functions.factorisations.banded
@@ -33,11 +30,6 @@ import colinear.functions.matrix_functions.compositions
 import colinear.functions.matrix_functions.rules
 import colinear.functions.singular.norm_rules
 import colinear.functions.singular.rules
-import colinear.functions.solve.compositions
-import colinear.functions.solve.families
-import colinear.functions.solve.kronecker
-import colinear.functions.solve.rules
-import colinear.functions.solve.sums
 import colinear.functions.spectrum.components
 import colinear.functions.spectrum.compositions
 import colinear.functions.spectrum.rules

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..backends import Array, adjoint, is_array, namespace_of
+from ..backends import Array, adjoint, get, is_array, namespace_of
 from ..dispatch import Pattern
 from ..errors import ShapeError, TooLargeError
 from ..info import Info, report
@@ -27,6 +27,7 @@ from ..operators import (
     Transpose,
     hstack,
 )
+from ..operators.context import kind_of
 from ..operators.tree import inside_out
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
 from ..status import Status, failed, first_failure, is_finite, is_unseen, state, take_for_granted
@@ -50,7 +51,7 @@ def filled(A: LinearOperator, c: float, *shape: int) -> Array:
 
 def ones_beside(A: LinearOperator) -> Array:
     """A right side of ones: what `explain` takes where none is given."""
-    return A.xp.ones((A.shape[-2],), dtype=A.dtype, device=A._context.device)
+    return A.xp.ones((A.shape[-2],), **kind_of(A))
 
 
 def square_size(function: str, A: LinearOperator, need: str, instead: str) -> int:
@@ -86,7 +87,8 @@ def dense(A: LinearOperator) -> Array:
             "name an iterative method, show its "
             f"structure, or form it yourself: Dense(A.to_dense())."
         )
-    xp, matrix = A.xp, to_computing_dtype(A.xp, A._dense())
+    xp = A.xp
+    matrix = to_computing_dtype(xp, A.A if type(A) is Dense else A._dense())
     return xp.staged(matrix) if xp.is_functional else matrix
 
 
@@ -100,7 +102,7 @@ def to_result_dtype(xp: Any, x: Array, dtype: Any) -> Array:
 
 def array_like(A: LinearOperator, values: Any) -> Array:
     """Values as an array in A's framework, dtype and device."""
-    return A.xp.asarray(values, dtype=A.dtype, device=A._context.device)
+    return A.xp.asarray(values, **kind_of(A))
 
 
 def low_rank_sides(A: Any) -> tuple[Array, Array]:
@@ -155,10 +157,10 @@ def seen_value(xp: Any, x: Array) -> Any:
 
 def ignore_float_errors(xp: Any) -> Any:
     """NumPy's own warnings silenced where infinities and NaN are turned into a status."""
-    return _UNCHANGED if xp.name != "numpy" else np.errstate(**_IGNORED)
+    return UNCHANGED if xp.name != "numpy" else np.errstate(**_IGNORED)
 
 
-_UNCHANGED = contextlib.nullcontext()
+UNCHANGED = contextlib.nullcontext()
 _IGNORED: Any = dict.fromkeys(("divide", "over", "under", "invalid"), "ignore")  # sooner than all=
 
 
@@ -181,12 +183,13 @@ def operands_in_context(A: LinearOperator) -> tuple[LinearOperator, ...]:
 def once_each(
     compute: Callable[[LinearOperator], Any], operands: Sequence[LinearOperator]
 ) -> list[Any]:
-    """`compute` of every operand, but once for neighbours that are the same object: the factors
-    of A ⊗ A, say."""
-    found: list[Any] = []
-    for i, operand in enumerate(operands):
-        found.append(found[-1] if i and operand is operands[i - 1] else compute(operand))
-    return found
+    """`compute` of every operand, but once for those that are the same object: the factors of
+    A ⊗ A, say."""
+    found: dict[int, Any] = {}
+    for operand in operands:
+        if id(operand) not in found:
+            found[id(operand)] = compute(operand)
+    return [found[id(operand)] for operand in operands]
 
 
 def in_groups(xp: Any, blocks: Sequence[Any]) -> list[Sequence[Any]]:
@@ -213,7 +216,7 @@ def reciprocal(x: Any) -> Any:
         if not fine:
             report(Info(Status.SINGULAR if x == 0 else Status.NONFINITE))
         return 1 / x if x != 0 else float("inf")
-    if math.prod(x.shape) <= FEW and _are_plain(xp.peek(x)):
+    if math.prod(x.shape) <= FEW and are_plain(xp.peek(x)):
         return xp.asarray(1 / x)
     with ignore_float_errors(xp):
         inverse = xp.asarray(1 / x)  # NumPy makes a number of a 0-dimensional array
@@ -245,12 +248,7 @@ def _status_of_product(product: Any, least: Any = 1) -> Status:
     return Status.SINGULAR if least == 0 else Status.NONFINITE
 
 
-def total_of(xp: Any, x: Array) -> Array:
-    """The sum of all entries, in which NaN and infinity show: the cheapest look at them."""
-    return xp.sum(xp.stop_gradient(x))
-
-
-def _are_plain(x: Any) -> bool:
+def are_plain(x: Any) -> bool:
     """Whether all are seen to be real and far from zero and infinity: of few, sooner so."""
     if x is None or x.dtype.char not in "fd":
         return False
@@ -271,9 +269,8 @@ def reciprocal_spectrum(xp: Any, values: Array) -> Array:
         if take_for_granted(test, *ends, failure=Status.SINGULAR):
             return 1 / values
     regular = smallest > MARGIN * xp.eps(values.dtype) * largest
-    status = outcome(xp, regular, Status.SINGULAR)
     finite = xp.isfinite(smallest + largest)  # NaN stays through min and max
-    report_status(xp, xp.where(finite, status, int(Status.NONFINITE)))
+    report_failure(xp, (finite, Status.NONFINITE), (regular, Status.SINGULAR))
     with ignore_float_errors(xp):
         return 1 / values
 
@@ -303,8 +300,7 @@ def report_values(xp: Any, x: Array) -> None:
         return
     size = xp.abs(x if x.ndim else x[None])
     smallest, largest = xp.min(size, axis=-1), xp.max(size, axis=-1)  # NaN, where one is
-    status = outcome(xp, smallest != 0, Status.SINGULAR)
-    report_status(xp, xp.where(largest < math.inf, status, int(Status.NONFINITE)))
+    report_failure(xp, (largest < math.inf, Status.NONFINITE), (smallest != 0, Status.SINGULAR))
 
 
 def report_status(xp: Any, status: Array, **details: Any) -> None:
@@ -319,29 +315,19 @@ def report_status(xp: Any, status: Array, **details: Any) -> None:
 def report_failure(xp: Any, *conditions: tuple[Any, Status], **details: Any) -> None:
     """Report the first condition that does not hold, or that cannot be seen yet. On a device they
     are taken to hold."""
-    arrays = [holds for holds, _ in conditions if is_array(holds)]
+    unseen = [pair for pair in conditions if is_array(pair[0])] if xp.hides_values else []
     if (
-        arrays
-        and is_unseen(arrays[0])
+        unseen
+        and is_unseen(unseen[0][0])
         and all(is_array(holds) or holds for holds, _ in conditions)
-        and take_for_granted(
-            functools.partial(
-                _first_of, [failure for holds, failure in conditions if is_array(holds)]
-            ),
-            *arrays,
-            failure=Status.INACCURATE,
-        )
     ):
-        return
+        arrays, failures = zip(*unseen)
+        test = lambda *values: first_failure(get("numpy"), *zip(values, failures))
+        if take_for_granted(test, *arrays, failure=Status.INACCURATE):
+            return
     status = first_failure(xp, *conditions)
     if status is not Status.SUCCESS:
         report(Info(status, **details))
-
-
-def _first_of(failures: Sequence[Status], *conditions: Any) -> Status:
-    """The failure of the first condition that does not hold everywhere."""
-    pairs = zip(failures, conditions, strict=True)
-    return next((failure for failure, holds in pairs if not np.all(holds)), Status.SUCCESS)
 
 
 def outcome(xp: Any, fine: Array, failure: Status) -> Array:
@@ -351,18 +337,18 @@ def outcome(xp: Any, fine: Array, failure: Status) -> Array:
 
 def report_finite(xp: Any, x: Array, **details: Any) -> None:
     """Report NaN or infinity in a result."""
-    is_later = is_unseen(x) and xp.is_floating(x)
-    if is_later and take_for_granted(is_finite, total_of(xp, x), failure=Status.NONFINITE):
-        return
+    if is_unseen(x) and xp.is_floating(x):
+        total = xp.sum(xp.stop_gradient(x))  # in which NaN and infinity show
+        if take_for_granted(is_finite, total, failure=Status.NONFINITE):
+            return
     report_failure(xp, (xp.all(xp.isfinite(x)), Status.NONFINITE), **details)
 
 
 def report_arrays(A: LinearOperator) -> None:
     """Report NaN or infinity among the numbers that A itself holds; those of its operands are
     not looked at."""
-    names = ("_matrix",) if hasattr(type(A), "_matrix") else A._dynamic
-    held = [getattr(A, name) for name in names]
-    for x in held:
+    for name in ("_matrix",) if hasattr(type(A), "_matrix") else A._dynamic:
+        x = getattr(A, name)
         if is_array(x):
             report_finite(namespace_of(x), x)
         elif isinstance(x, (float, complex)) and not cmath.isfinite(x):

@@ -14,16 +14,18 @@ from ...dispatch import Choice, Cost, function, rule
 from ...errors import DerivativeWarning
 from ...factors.dense import MAKE, cholesky_or_lu, is_of
 from ...factors.inverse import differentiable
-from ...info import Info, report
 from ...methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
 from ...operators import Dense, Diagonal, LinearOperator, ScaledIdentity, Triangular
 from ...operators.context import kind_of
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import Status, is_unseen, take_for_granted
+from ...status import Status, take_for_granted
 from ..common import (
     dense,
+    filled,
     ignore_float_errors,
     outcome,
+    report_failure,
+    report_finite,
     report_status,
     reports_nonfinite,
     seen_value,
@@ -31,9 +33,9 @@ from ..common import (
     to_result_dtype,
 )
 from ..diagonal import diag
-from ..solve.cost import is_too_large, itemsize
-from ..solve.elimination import fits_as_a_whole
-from ..solve.inverse import ONE_TRIANGLE
+from ..solve.cost import is_too_large
+from ..solve.elimination import fits_as_a_whole, report_fallback
+from ..solve.inverse import ONE_TRIANGLE, factorisation_cost
 from ..stochastic.estimators import announce
 from ..stochastic.quadrature import logarithm_by_quadrature
 
@@ -83,21 +85,15 @@ def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> Choic
     is_free, like = isinstance(chosen, Auto), partial(one, A)
     if isinstance(chosen, SLQ) or needs_estimate(A, chosen):
         found = SLQ(tol=chosen.tol) if is_free else chosen
-        why = f"{'the matrix would not fit into memory' if is_free else 'asked for'}; Lanczos from random vectors"
+        reason = "the matrix would not fit into memory" if is_free else "asked for"
+        why = f"{reason}; Lanczos from random vectors"
         work = Cost(found.most * 50 * A.flops, 40.0 * A.shape[-1] * found.most)
         return Choice(lambda: _by_quadrature(A, found, is_free), "SLQ", work, why, like)
-    is_positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
-    name = ("Cholesky" if is_positive else "LU") if is_free else chosen.name
-    why = (
-        f"A is {'' if is_positive else 'not '}known to be positive semidefinite"
-        if is_free
-        else "asked for"
-    )
-
-    def cost() -> Cost:
-        size = math.prod(A.shape)
-        return Cost((2 if name == "LU" else 1) * A.shape[-1] * size / 3, float(itemsize(A)) * size)
-
+    name, why = chosen.name, "asked for"
+    if is_free:
+        name, known = ("Cholesky", "") if A.properties & POSITIVE_SEMIDEFINITE else ("LU", "not ")
+        why = f"A is {known}known to be positive semidefinite"
+    cost = partial(factorisation_cost, A, name)
     return Choice(lambda: _by_factor(A, name, is_free), name, cost, why, like)
 
 
@@ -120,8 +116,13 @@ def _by_factor(A: LinearOperator, name: str, is_free: bool) -> Determinant:
     if A.properties & SELF_ADJOINT and A.is_complex:
         # the product of the pivots' phases is real but for rounding
         sign = xp.astype(real_sign(xp, sign), sign.dtype)
-    report_finite(xp, M, (-2, -1))
-    return to_result_dtype(xp, sign, A.dtype), to_result_dtype(xp, logarithm, A.dtype)
+    report_finite(xp, M)
+    return in_dtype_of(A, sign, logarithm)
+
+
+def in_dtype_of(A: LinearOperator, sign: Array, logarithm: Array) -> Determinant:
+    """Both in the precision of A, if that is half."""
+    return to_result_dtype(A.xp, sign, A.dtype), to_result_dtype(A.xp, logarithm, A.dtype)
 
 
 def needs_estimate(A: LinearOperator, method: Any) -> bool:
@@ -144,36 +145,22 @@ def _factor(xp: Any, M: Array, name: str, is_free: bool) -> Any:
     right = is_of(xp, name, factor, M)
     if right is None:
         return factor
-    right = right if broken is None else xp.logical_and(right, xp.logical_not(broken))
-    if not is_free:
-        wrong = Status.NOT_POSITIVE_DEFINITE if name == "Cholesky" else Status.INACCURATE
-        message = ONE_TRIANGLE[name] if name == "LDL" else ""
-        report_status(
-            xp, xp.where(right, int(Status.SUCCESS), int(wrong)), method=name, message=message
-        )
-    elif (seen := seen_value(xp, right)) is None:
-        report_status(xp, outcome(xp, right, Status.NOT_POSITIVE_DEFINITE), method=name)
-    elif not seen.all():
+    right = right if broken is None else right & ~broken
+    seen = seen_value(xp, right) if is_free else None
+    if seen is not None and not seen.all():
         report_fallback("Cholesky failed: A is not positive definite")
         return MAKE["LU"](xp, M)[0]
+    wrong, message = Status.NOT_POSITIVE_DEFINITE, ""
+    if name == "LDL":
+        wrong, message = Status.INACCURATE, ONE_TRIANGLE[name]
+    report_failure(xp, (right, wrong), method=name, message=message)
     return factor
-
-
-def report_finite(xp: Any, x: Array, axes: tuple[int, ...]) -> None:
-    """Report whether all entries along these axes are finite."""
-    finite = xp.all(xp.isfinite(x), axis=axes)
-    report_status(xp, xp.where(finite, int(Status.SUCCESS), int(Status.NONFINITE)))
-
-
-def report_fallback(message: str) -> None:
-    """Report that the whole matrix is factored, and why."""
-    report(Info(Status.FELL_BACK, method="LU", message=message))
 
 
 def report_determinant(xp: Any, sign: Array, logarithm: Array) -> Determinant:
     """Return sign and logarithm, and report their status: -inf is the logarithm of a singular operator's
     determinant; NaN and inf are those of no finite matrix."""
-    report_status(xp, xp.where(logarithm < math.inf, int(Status.SUCCESS), int(Status.NONFINITE)))
+    report_status(xp, outcome(xp, logarithm < math.inf, Status.NONFINITE))
     return sign, logarithm
 
 
@@ -186,9 +173,7 @@ slogdet = function("slogdet", base=sign_and_logarithm)
 def one(A: LinearOperator) -> Determinant:
     """1 and its logarithm, of A's batch shape."""
     check_square("slogdet", A)
-    xp, device = A.xp, A._context.device
-    sign = xp.ones(A.batch_shape, dtype=A.dtype, device=device)
-    return sign, xp.zeros(A.batch_shape, dtype=xp.real_dtype(A.dtype), device=device)
+    return A.xp.ones(A.batch_shape, **kind_of(A)), filled(A, 0.0, *A.batch_shape)
 
 
 def slogdet_of_power(A: LinearOperator, c: Any) -> Determinant:
@@ -198,9 +183,7 @@ def slogdet_of_power(A: LinearOperator, c: Any) -> Determinant:
         c = xp.asarray(c, **kind_of(A))
     with ignore_float_errors(xp):
         sign, logarithm = slogdet_of_diagonal(namespace_of(c), c[..., None])
-    return sign**n, n * logarithm if n else xp.zeros(
-        logarithm.shape, dtype=logarithm.dtype, device=A._context.device
-    )
+    return sign**n, n * logarithm if n else xp.zeros(logarithm.shape, **kind_of(logarithm))
 
 
 def real_sign(xp: Any, sign: Array) -> Array:
@@ -213,8 +196,9 @@ def reciprocal_determinant(xp: Any, sign: Array, logarithm: Array) -> Determinan
     return 1 / sign if determinants.is_polynomial() else xp.conj(sign), -logarithm
 
 
-def multiplied(parts: list[Determinant], powers: list[int]) -> Determinant:
-    """Sign and logarithm of a product of powers of determinants."""
+def multiplied(parts: list[Determinant], powers: list[int] | None = None) -> Determinant:
+    """Sign and logarithm of a product of determinants, or of powers of them."""
+    powers = powers or [1] * len(parts)
     sign = reduce(mul, (s**p for (s, _), p in zip(parts, powers)))
     return sign, reduce(add, (logarithm * p for (_, logarithm), p in zip(parts, powers)))
 
@@ -262,10 +246,8 @@ def determinant(A: LinearOperator, method: Method | None = None) -> Array:
     """
     check_square("det", A)
     xp = A.xp
-    if xp.is_differentiated(*A.arrays()) and not xp.is_compiling():
-        with determinants.polynomials():
-            sign, logarithm = slogdet(A, method)
-    else:
+    is_recorded = xp.is_differentiated(*A.arrays()) and not xp.is_compiling()
+    with determinants.polynomials(bool(is_recorded)):
         sign, logarithm = slogdet(A, method)
     if lacks_derivative(xp, logarithm):
         if fits_as_a_whole(A):
@@ -281,12 +263,10 @@ def lacks_derivative(xp: Any, logarithm: Array) -> bool:
     if not xp.is_differentiated(logarithm):
         return False
     held = xp.stop_gradient(logarithm)
-    values = xp.peek(held)
-    if values is None and is_unseen(held):
+    values = seen_value(xp, held)
+    if values is None:
         take_for_granted(lambda values: not (values == -math.inf).any(), held)
-        return False
-    values = xp.to_numpy(held) if values is None else values
-    return bool((values == -math.inf).any())
+    return values is not None and bool((values == -math.inf).any())
 
 
 logdet = function("logdet", base=logarithm_of_determinant, forwards=True, rewrites=False)
@@ -304,7 +284,7 @@ def det_dense(A: Any, method: Any) -> Array:
     xp, M = A.xp, dense(A)
     with ignore_float_errors(xp):
         product = determinants.det(xp, M)
-        report_finite(xp, M, (-2, -1))
+        report_finite(xp, M)
     return to_result_dtype(xp, product, A.dtype)
 
 
@@ -316,3 +296,7 @@ def det_by_diagonal(A: Any, method: Any) -> Array:
     xp, d = A.xp, diag(A, method)
     with ignore_float_errors(xp):
         return xp.prod(d, axis=-1)
+
+
+# The rules register themselves with `slogdet`.
+from . import bands, sums  # noqa: E402, F401

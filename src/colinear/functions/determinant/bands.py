@@ -35,8 +35,9 @@ from ..common import is_square, values_are_seen
 from ..diagonal import diag
 from ..diagonal.bands import last_minor
 from ..solve.cost import sparse_work
-from . import Determinant, one, report_determinant, report_fallback, sign_and_logarithm, slogdet
-from .rules import from_host, rows_of
+from ..solve.elimination import report_fallback
+from . import Determinant, one, report_determinant, sign_and_logarithm, slogdet
+from .rules import by_rows, from_host, rows_of
 
 # Determinants by elimination on the host: of tridiagonal, banded, sparse and Toeplitz matrices.
 # More rules of `slogdet`.
@@ -51,9 +52,7 @@ LARGE_TOEPLITZ = 512  # rows from which elimination of displacements is faster t
 @rule(slogdet, Tridiagonal, when=values_are_seen, like=one)
 def slogdet_tridiagonal(A: Any, method: Any) -> Determinant:
     """det T = ± ∏ u_ii for T = P L U, elimination along three diagonals"""
-    if not A.shape[-1]:
-        return one(A)
-    return from_host(A, [tridiagonal_slogdet(*row) for row in rows_of(A, A.lower, A.diag, A.upper)])
+    return by_rows(A, tridiagonal_slogdet, A.lower, A.diag, A.upper)
 
 
 @rule(slogdet, Tridiagonal)
@@ -75,7 +74,7 @@ def is_narrow_and_seen(A: Any) -> bool:
 @rule(slogdet, Banded, when=is_narrow_and_seen, like=one)
 def slogdet_banded(A: Any, method: Any) -> Determinant:
     """det B = ± ∏ u_ii for B = P L U, elimination within the band"""
-    return from_host(A, [banded_slogdet(row, A.offsets, A.n) for row in rows_of(A, *A.diagonals)])
+    return by_rows(A, lambda *row: banded_slogdet(row, A.offsets, A.n), *A.diagonals)
 
 
 def is_square_and_seen(A: LinearOperator) -> bool:
@@ -86,12 +85,8 @@ def is_square_and_seen(A: LinearOperator) -> bool:
 @rule(slogdet, Sparse, when=is_square_and_seen, cost=lambda A: Cost(*sparse_work(A)[::2]), like=one)
 def slogdet_sparse(A: Any, method: Any) -> Determinant:
     """det S = ± ∏ u_ii for P S Q = L U, which stay sparse"""
-    if not A.shape[-1]:
-        return one(A)
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
-    return from_host(
-        A, [sparse_slogdet(row, A.structure, positive) for (row,) in rows_of(A, A.data)]
-    )
+    return by_rows(A, lambda data: sparse_slogdet(data, A.structure, positive), A.data)
 
 
 def is_large_and_seen(A: LinearOperator) -> bool:
@@ -114,8 +109,8 @@ def slogdet_toeplitz(A: Any, method: Any) -> Any:
     of its displacement, O(n^2)"""
     row = A.xp.conj(A.col) if A.row is None else A.row
     found = [toeplitz_slogdet(*each) for each in rows_of(A, A.col, row)]
-    if all(reliable for _, _, reliable in found):
-        return from_host(A, [(sign, logarithm) for sign, logarithm, _ in found])
+    if all(reliable for *_, reliable in found):
+        return from_host(A, [determinant for *determinant, _ in found])
     report_fallback("the displacement grew during its elimination")
     return sign_and_logarithm(A, method)
 

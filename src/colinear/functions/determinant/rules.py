@@ -11,7 +11,7 @@ import numpy as np
 
 from ...autodiff.determinants import is_polynomial, slogdet_of_diagonal
 from ...backends import Array
-from ...dispatch import arrange, rule
+from ...dispatch import rule
 from ...factors.dense import LUFactor
 from ...factors.inverse import Inverse, known_determinant
 from ...factors.structured import SpectralFactor, StackedBlocks
@@ -44,24 +44,25 @@ from ...operators.sparse_algebra import DIAGONAL
 from ...operators.tree import Index
 from ...properties import UNITARY, Unitary
 from ..common import (
+    array_like,
     ignore_float_errors,
     in_context,
     once_each,
     operands_in_context,
     report_leaves,
     reports_nonfinite,
-    to_result_dtype,
 )
 from ..diagonal.rules import has_thin_waist
 from ..solve.elimination import report_weak_entries, strengthened, weak_entries
-from ..solve.families import periodic_kernel, rank_is_below_size, wraps_around
+from ..solve.families import periodic_column, rank_is_below_size, wraps_around
 from ..solve.inverse import all_square, inv
-from ..solve.sums import capacitance, rank_of, shift_is_zero
+from ..solve.sums import capacitance, low_rank_and_diagonal, rank_of, shift_is_zero
 from ..spectrum.rules import is_similarity
 from ..stochastic.estimators import powers_of_estimates
 from . import (
     Determinant,
     check_square,
+    in_dtype_of,
     logdet,
     multiplied,
     one,
@@ -90,22 +91,24 @@ def from_values(A: LinearOperator, values: Array) -> Determinant:
 def from_sign(A: LinearOperator, sign: Array, logarithm: Array) -> Determinant:
     """From a sign, complex perhaps though A is real, and a logarithm."""
     xp = A.xp
-    with ignore_float_errors(xp):
-        report_determinant(xp, sign, logarithm)
-        if xp.is_complex(sign) and not A.is_complex:
-            sign = real_sign(xp, sign)  # a product of pairs of conjugates is real but for rounding
-        return xp.astype(sign, A.dtype), xp.astype(logarithm, xp.real_dtype(A.dtype))
+    report_determinant(xp, sign, logarithm)
+    if xp.is_complex(sign) and not A.is_complex:
+        sign = real_sign(xp, sign)  # a product of pairs of conjugates is real but for rounding
+    return xp.astype(sign, A.dtype), xp.astype(logarithm, xp.real_dtype(A.dtype))
+
+
+def by_rows(A: LinearOperator, slogdet_of: Callable[..., Any], *arrays: Array) -> Determinant:
+    """What `slogdet_of` computes on the host from these arrays, for each matrix of a batch."""
+    if not A.shape[-1]:
+        return one(A)
+    return from_host(A, [slogdet_of(*row) for row in rows_of(A, *arrays)])
 
 
 def from_host(A: LinearOperator, found: Any) -> Determinant:
     """Signs and logarithms computed on the host, as arrays of A's framework."""
-    empty = [np.ones(A.batch_shape)] * 2  # of an empty batch
-    sign, logarithm = [
-        np.reshape(np.asarray(x), A.batch_shape) for x in zip(*found, strict=True)
-    ] or empty
-    xp, device = A.xp, A._context.device
-    logarithm = xp.asarray(logarithm, dtype=xp.real_dtype(A.dtype), device=device)
-    return report_determinant(xp, xp.asarray(sign, dtype=A.dtype, device=device), logarithm)
+    xp, pairs = A.xp, np.reshape(np.asarray(found), (*A.batch_shape, 2))
+    logarithm = array_like(A, pairs[..., 1])
+    return report_determinant(xp, array_like(A, pairs[..., 0]), xp.real(logarithm))
 
 
 def rows_of(A: LinearOperator, *arrays: Array) -> list[Any]:
@@ -167,23 +170,17 @@ def slogdet_of_low_rank(A: Any, method: Any) -> Determinant:
 
 
 @rule(slogdet, Circulant)
+@rule(slogdet, Convolution, when=wraps_around, name="slogdet_convolution")
 def slogdet_circulant(A: Any, method: Any) -> Determinant:
-    """det C = ∏ (F c)_k, the product of the symbol"""
-    return one(A) if 0 in A.shape else _product_of_symbol(A, A.col, A.shape[-1:])
-
-
-@rule(slogdet, Convolution, when=wraps_around)
-def slogdet_convolution(A: Any, method: Any) -> Determinant:
-    """det K = ∏ (F k)_j, the product of the symbol over the grid"""
-    return one(A) if 0 in A.shape else _product_of_symbol(A, periodic_kernel(A), A.grid)
-
-
-def _product_of_symbol(A: Any, column: Array, grid: tuple[int, ...]) -> Determinant:
-    """Of a real column half of the symbol is enough: the other half is conjugate to it, but for
-    frequencies 0 and n / 2."""
-    xp, axes, batch = A.xp, tuple(range(-len(grid), 0)), A.batch_shape
+    """det C = ∏ (F c)_k, the product of the symbol over the grid"""
+    if 0 in A.shape:
+        return one(A)
+    xp, batch, (column, grid) = A.xp, A.batch_shape, periodic_column(A)
+    axes = tuple(range(-len(grid), 0))
     if A.is_complex or is_polynomial():  # |z| of a pair of conjugates has no derivative at zero
         return from_values(A, xp.reshape(xp.fftn(column, axes=axes), (*batch, A.shape[-1])))
+    # Of a real column half of the symbol is enough: the other half is conjugate to it, but for
+    # frequencies 0 and n / 2.
     half, n = xp.rfftn(column, axes=axes), grid[-1]
     paired, alone = half[..., 1 : (n + 1) // 2], [half[..., :1], half[..., n // 2 :]][: 2 - n % 2]
     sign, logarithm = from_values(A, xp.reshape(xp.concat(alone, axis=-1), (*batch, -1)))
@@ -256,19 +253,19 @@ def slogdet_scaled(A: Any, method: Any) -> Determinant:
     return power[0] * whole[0], power[1] + whole[1]
 
 
-def from_parts(A: LinearOperator, method: Any, powers: list[int]) -> Determinant:
+def from_parts(A: LinearOperator, method: Any, powers: list[int] | None = None) -> Determinant:
     """The product of powers of the operands' determinants; with its standard error, where these
     are estimated."""
     parts = operands_in_context(A)
     if method is not None and method.is_stochastic:
-        return powers_of_estimates(A, logdet, parts, method, powers)
+        return powers_of_estimates(A, logdet, parts, method, powers or [1] * len(parts))
     return multiplied(once_each(lambda part: slogdet(part, method), parts), powers)
 
 
 @rule(slogdet, Product, when=all_square)
 def slogdet_product(A: Any, method: Any) -> Determinant:
     """det(A B) = det A det B, both square"""
-    return from_parts(A, method, [1] * len(A.operands))
+    return from_parts(A, method)
 
 
 @rule(slogdet, BlockDiag, when=all_square, estimates=True, hereditary=True)
@@ -277,9 +274,8 @@ def slogdet_block_diagonal(A: Any, method: Any) -> Determinant:
     if method is None or not method.is_stochastic:
         blocks = A.stack()
         if blocks is not None:
-            sign, logarithm = slogdet(blocks, method)
-            return A.xp.prod(sign, axis=-1), A.xp.sum(logarithm, axis=-1)
-    return from_parts(A, method, [1] * len(A.operands))
+            return _of_blocks(A.xp, *slogdet(blocks, method))
+    return from_parts(A, method)
 
 
 @rule(slogdet, Kronecker, when=all_square, estimates=True)
@@ -327,10 +323,8 @@ def slogdet_inverse(A: Any, method: Any) -> Determinant:
     """det A^-1 = 1 / det A, from the factorisation that is there"""
     known = determinant_of_factored(A)
     with ignore_float_errors(A.xp):
-        sign, logarithm = slogdet(A.A, method) if known is None else known()
-        return reciprocal_determinant(
-            A.xp, to_result_dtype(A.xp, sign, A.dtype), to_result_dtype(A.xp, logarithm, A.dtype)
-        )
+        found = slogdet(A.A, method) if known is None else known()
+        return reciprocal_determinant(A.xp, *in_dtype_of(A, *found))
 
 
 def diagonal_can_be_divided_by(A: LinearOperator) -> bool:
@@ -340,7 +334,7 @@ def diagonal_can_be_divided_by(A: LinearOperator) -> bool:
     Where the rank alone is not, all of D may be small although A is well-conditioned, and the lemma
     saves nothing.
     """
-    low_rank, D = arrange(A, LowRank, DIAGONAL)
+    low_rank, D = low_rank_and_diagonal(A)
     rank = rank_of(low_rank)
     return (
         rank < A.shape[-1]
@@ -353,12 +347,10 @@ def diagonal_can_be_divided_by(A: LinearOperator) -> bool:
 def determinant_lemma(A: Any, method: Any) -> Determinant:
     """det(D + U C V^H) = det D det(I + C V^H D^-1 U), after an exchange of entries of D that are
     nearly zero"""
-    low_rank, D = arrange(A, LowRank, DIAGONAL)
-    if len(weak := weak_entries(low_rank, D)):
-        low_rank, D = strengthened(low_rank, D, weak)
+    low_rank, D = strengthened(*low_rank_and_diagonal(A))
     report_weak_entries(low_rank, D)
     K = capacitance(A, low_rank, D, inv(D, method) @ low_rank.U)
-    return multiplied([slogdet(K, method), slogdet(in_context(D, A), method)], [1, 1])
+    return multiplied([slogdet(K, method), slogdet(in_context(D, A), method)])
 
 
 # Determinants of unitary operators and of what is similar to a simpler operator.
@@ -371,10 +363,11 @@ def slogdet_similarity(A: Any, method: Any) -> Determinant:
 
 
 @rule(logdet, Unitary)
+@rule(logdet, Unitary[Product])
 @reports_nonfinite
 def logdet_unitary(A: Any, method: Any) -> Array:
     """log |det Q| = 0"""
-    return A.xp.zeros(A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
+    return one(A)[1]
 
 
 def has_unitary_factor(A: LinearOperator) -> bool:
@@ -390,9 +383,3 @@ def logdet_of_rest(A: Any, method: Any) -> Array:
     rest = [factor for factor in operands_in_context(A) if not factor.properties & UNITARY]
     total = logdet(Product(*rest), method) if rest else logdet_unitary(A, method)
     return spread(A, (A.xp.ones(()), total))[1]
-
-
-@rule(logdet, Unitary[Product])
-def logdet_unitary_product(A: Any, method: Any) -> Array:
-    """log |det Q| = 0"""
-    return logdet_unitary(A, method)

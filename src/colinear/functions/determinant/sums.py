@@ -11,7 +11,7 @@ from typing import Any
 
 from ...autodiff import resolvents
 from ...autodiff.kronecker import Grid
-from ...backends import Array
+from ...backends import Array, adjoint
 from ...dispatch import Choice, arrange, rule
 from ...factors.inverse import Inverse
 from ...info import report
@@ -33,16 +33,16 @@ from ...operators import (
     hstack,
     vstack,
 )
-from ...operators.context import kind_of
 from ...operators.diagonal import scalar_of
-from ...operators.rewrites import kronecker_terms
 from ...operators.scaled import beside
 from ...operators.sparse_algebra import DIAGONAL, SHIFT
-from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
+from ...properties import POSITIVE_DEFINITE, SELF_ADJOINT, UNITARY
 from ...status import Status, failed, take_for_granted
 from ..common import (
+    array_like,
     dense,
     in_context,
+    once_each,
     operands_in_context,
     outer,
     report_leaves,
@@ -51,17 +51,18 @@ from ..common import (
     values_are_seen,
 )
 from ..diagonal import diag
-from ..solve.compositions import multiply_blocks, subtract_blocks
+from ..solve.compositions import eliminate, pivots, without
 from ..solve.elimination import (
     condition,
     fits_as_a_whole,
     growth,
     is_spoilt,
+    report_fallback,
     settle_determinant,
     size_of,
 )
 from ..solve.inverse import inv
-from ..solve.kronecker import TERM, factors_are_square, factors_fit
+from ..solve.kronecker import TERM, factors_are_square, factors_fit, invert_simpler_term
 from ..solve.sums import (
     LOW_RANK,
     SIMILAR,
@@ -70,7 +71,9 @@ from ..solve.sums import (
     factor_divides_shift,
     has_similarity,
     is_zero,
+    kronecker_and_shift,
     low_rank_and_rest,
+    multiple_and_shift,
 )
 from ..spectrum import eig
 from ..spectrum.components import diagonals_are_constant
@@ -79,7 +82,6 @@ from . import (
     multiplied,
     one,
     reciprocal_determinant,
-    report_fallback,
     sign_and_logarithm,
     slogdet,
 )
@@ -112,9 +114,7 @@ def determinant_lemma_of_sum(A: Any, method: Any) -> Any:
     report(info)
     W = inverse @ low_rank.U  # A^-1 U
     K = capacitance(A, low_rank, rest, W)
-    found = spread(
-        A, multiplied([slogdet(K, method), slogdet(in_context(rest, A), method)], [1, 1])
-    )
+    found = spread(A, multiplied([slogdet(K, method), slogdet(in_context(rest, A), method)]))
     whole = partial(slogdet.base, A, method)
     return Choice(
         lambda: settle_determinant(A, found, growth(rest, W, low_rank.U), whole), like=lambda: found
@@ -138,17 +138,10 @@ def slogdet_shifted_multiple(A: Any, method: Any) -> Determinant:
 @rule(slogdet, Sum[Scaled[Projection], SHIFT])  # type: ignore[misc]
 def slogdet_shifted_projection(A: Any, method: Any) -> Determinant:
     """det(a Q Q^H + c I) = (a + c)^r c^(n - r) for r columns of Q"""
-    projection, shift = arrange(A, Projection | Scaled[Projection], SHIFT)  # type: ignore[misc]
-    P: Any
-    a, P = (
-        (projection.scalar, projection.A) if isinstance(projection, Scaled) else (1.0, projection)
-    )
-    n, r = P.Q.shape[-2:]
-    parts = [
-        slogdet(ScaledIdentity(c, size, like=A), method)
-        for c, size in ((a + scalar_of(shift), r), (scalar_of(shift), n - r))
-    ]
-    return spread(A, multiplied(parts, [1, 1]))
+    a, P, shift = multiple_and_shift(A)
+    (n, r), c = P.Q.shape[-2:], scalar_of(shift)
+    on, off = (ScaledIdentity(*each, like=A) for each in ((a + c, r), (c, n - r)))
+    return spread(A, multiplied([slogdet(on, method), slogdet(off, method)]))
 
 
 @rule(slogdet, Sum[SIMILAR, SHIFT], when=has_similarity)  # type: ignore[misc]
@@ -185,17 +178,12 @@ def eigenvalues(A: LinearOperator) -> tuple[Array, tuple[Array, Array] | None]:
         if xp.is_differentiated(M):
             values, V = xp.eig(xp.stop_gradient(M))
             return values, (M, V)
-    if isinstance(A, Tridiagonal) and diagonals_are_constant(A):
-        return eig(A)[0], None  # in closed form
-    if (
-        isinstance(A, Tridiagonal)
-        and hermitian
-        and not A.batch_shape
-        and not A.is_complex
-        and values_are_seen(A)
-    ):
-        values = tridiagonal_eigenvalues(*rows_of(A, A.diag, A.lower)[0])
-        return xp.asarray(values, **kind_of(A)), None
+    if isinstance(A, Tridiagonal):
+        if diagonals_are_constant(A):
+            return eig(A)[0], None  # in closed form
+        if hermitian and not (A.batch_shape or A.is_complex) and values_are_seen(A):
+            values = tridiagonal_eigenvalues(*rows_of(A, A.diag, A.lower)[0])
+            return array_like(A, values), None
     if not is_matrix and not is_base:
         (values, _), info = eig(A, info=True)
         # else its eigenvectors were found to be dependent, which do not matter
@@ -207,11 +195,8 @@ def eigenvalues(A: LinearOperator) -> tuple[Array, tuple[Array, Array] | None]:
         return xp.eigvals(M), None
     gap = xp.max(xp.abs(M - xp.conj(xp.matrix_transpose(M))))
     fine = gap <= math.sqrt(xp.eps(M.dtype)) * xp.max(xp.abs(M))
-    report_status(
-        xp,
-        xp.where(fine, 0, int(Status.INACCURATE)),
-        message="A is not self-adjoint, as was claimed",
-    )
+    why = "A is not self-adjoint, as was claimed"
+    report_status(xp, xp.where(fine, 0, int(Status.INACCURATE)), message=why)
     return xp.eigvalsh(M), None
 
 
@@ -221,77 +206,53 @@ def by_factors(
     """det(a C + b I) for C = A_1 ⊗ A_2 ⊗ ..., or ⊕, from the eigenvalues of the factors; one
     that occurs twice is looked at once."""
     xp = A.xp
-    found: dict[int, Any] = {}
-    for factor in factors:
-        if id(factor) not in found:
-            found[id(factor)] = eigenvalues(factor)
-    values, pairs = map(list, zip(*[found[id(factor)] for factor in factors], strict=True))
+    values, pairs = map(list, zip(*once_each(eigenvalues, factors), strict=True))
     if pairs.count(None) == len(pairs):
         a, b = beside(a), beside(b)
         return from_values(A, a * reduce(partial(outer, add if is_sum else mul), values) + b)
     dtype = xp.result_type(*(v.dtype for v in values))
     a, b = (xp.astype(xp.asarray(c, device=A._context.device), dtype) for c in (a, b))
     values = [xp.astype(v, dtype) for v in values]
-    pairs = [
-        None if pair is None else (xp.astype(pair[0], dtype), xp.astype(pair[1], dtype))
-        for pair in pairs
-    ]
+    pairs = [pair and tuple(xp.astype(x, dtype) for x in pair) for pair in pairs]
     return from_sign(A, *resolvents.slogdet(xp, Grid(lambda x: x, is_sum), values, pairs, a, b))
-
-
-@rule(slogdet, KroneckerSum, like=one)
-def slogdet_kronecker_sum(A: Any, method: Any) -> Determinant:
-    """det(A ⊕ B) = product of λ + μ over the eigenvalues λ of A and μ of B, diagonalisable or
-    not"""
-    return by_factors(A, operands_in_context(A), True, 1.0, 0.0)
 
 
 @rule(slogdet, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_square, like=one)  # type: ignore[misc]
 def slogdet_shifted_kronecker(A: Any, method: Any) -> Determinant:
     """det(A ⊗ B + c I) = product of λ μ + c over the eigenvalues λ of A and μ of B,
     diagonalisable or not"""
-    kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
-    return by_factors(
-        A,
-        operands_in_context(kronecker),
-        isinstance(kronecker, KroneckerSum),
-        1.0,
-        scalar_of(shift),
-    )
+    kronecker, c = kronecker_and_shift(A)
+    is_sum = isinstance(kronecker, KroneckerSum)
+    return by_factors(A, operands_in_context(kronecker), is_sum, 1.0, c)
+
+
+@rule(slogdet, KroneckerSum, like=one)
+def slogdet_kronecker_sum(A: Any, method: Any) -> Determinant:
+    """det(A ⊕ B) = product of λ + μ over the eigenvalues λ of A and μ of B, diagonalisable or
+    not"""
+    return slogdet_shifted_kronecker(A, method)
 
 
 @rule(slogdet, Sum[TERM, TERM], when=factors_fit)  # type: ignore[misc]
 def slogdet_two_kroneckers(A: Any, method: Any) -> Any:
     """det(a A ⊗ B + c C ⊗ D) = det(C ⊗ D) ∏ (a λ μ + c) over the eigenvalues λ of C^-1 A and μ
     of D^-1 B"""
-    (c, left), (a, right) = sorted(
-        kronecker_terms(A),
-        key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1]),
-    )
-    simple, other = ([in_context(factor, A) for factor in factors] for factors in (left, right))
-    found = [inv(factor, method, info=True) for factor in simple]
+    (c, simple), (a, other), found = invert_simpler_term(A, method)
     if any(failed(info._status) is True for _, info in found):
         report_fallback("a factor is singular, so it cannot be divided by")
         return slogdet.base(A, method)
     for _, info in found:
         report(info)
-    divided = partial(slogdet, in_context(Kronecker(*simple), A), method)
-    return Choice(
-        lambda: _divided(A, method, (a, c), simple, other, found, divided()),
-        like=lambda: spread(A, divided()),
-    )
+    divisor = partial(slogdet, Kronecker(*simple), method)
 
+    def divide() -> Any:
+        quotients = [quotient(B, C, inverse) for B, C, (inverse, _) in zip(other, simple, found)]
+        parts = [by_factors(A, quotients, False, a, c), divisor()]
+        spoilt = math.prod([condition(C, inverse) for C, (inverse, _) in zip(simple, found)])
+        whole = partial(slogdet.base, A, method)
+        return settle_determinant(A, spread(A, multiplied(parts)), spoilt, whole)
 
-def _divided(
-    A: Any, method: Any, scalars: Any, simple: Any, other: Any, found: Any, divisor: Determinant
-) -> Any:
-    """The determinant of a A ⊗ B + c C ⊗ D from that of C ⊗ D, which is `divisor`."""
-    a, c = scalars
-    quotients = [quotient(B, C, inverse) for B, C, (inverse, _) in zip(other, simple, found)]
-    parts = [by_factors(A, quotients, False, a, c), divisor]
-    spoilt = math.prod([condition(C, inverse) for C, (inverse, _) in zip(simple, found)])
-    whole = partial(slogdet.base, A, method)
-    return settle_determinant(A, spread(A, multiplied(parts, [1, 1])), spoilt, whole)
+    return Choice(divide, like=lambda: spread(A, divisor()))
 
 
 def quotient(B: LinearOperator, C: LinearOperator, inverse: LinearOperator) -> LinearOperator:
@@ -302,7 +263,7 @@ def quotient(B: LinearOperator, C: LinearOperator, inverse: LinearOperator) -> L
     xp = C.xp
     L, _ = xp.cholesky(dense(C))
     half = xp.solve_triangular(L, dense(B))
-    middle = xp.solve_triangular(L, xp.conj(xp.matrix_transpose(half)))  # L^-1 B L^-H
+    middle = xp.solve_triangular(L, adjoint(xp, half))  # L^-1 B L^-H
     return Dense(middle)._claim(SELF_ADJOINT)
 
 
@@ -339,7 +300,7 @@ def slogdet_block_triangular(A: Any, method: Any) -> Determinant:
     """det [A B; 0 D] = det A det D"""
     report_leaves(A)  # also of the blocks beside the diagonal
     blocks = [in_context(row[i], A) for i, row in enumerate(A.blocks)]
-    return spread(A, multiplied([slogdet(block, method) for block in blocks], [1] * len(blocks)))
+    return spread(A, multiplied([slogdet(block, method) for block in blocks]))
 
 
 @rule(slogdet, Block, when=diagonal_blocks_are_square)
@@ -354,38 +315,28 @@ def slogdet_block(A: Any, method: Any) -> Any:
 def _by_complement(A: Any, method: Any, is_judged: bool) -> Any:
     """Eliminate the cheapest block, if `is_judged` the cheapest of those whose elimination keeps
     the accuracy."""
-    size = range(len(A.blocks))
     whole = partial(sign_and_logarithm, A, method)
     best: Any = None
-    for k in sorted(
-        (k for k in size if not isinstance(A.blocks[k][k], Zero)), key=partial(_elimination_cost, A)
-    ):
+    is_good = False
+    for k in [i for i, j in pivots(A) if i == j]:
         corner = in_context(A.blocks[k][k], A)
         inverse, info = inv(corner, method, info=True)
         if failed(info._status) is True:
             continue  # a singular block does not make the whole singular
-        rest = [i for i in size if i != k]
-        if len(rest) == 1:
-            S = _complement(A, inverse, rest[0], rest[0], k)
-        else:  # as matrices where nothing else is known of them: the next complement is one of these
-            right = {j: multiply_blocks(inverse, A.blocks[k][j], A) for j in rest}
-            grid = [
-                [(A.blocks[i][j], multiply_blocks(A.blocks[i][k], right[j], A)) for j in rest]
-                for i in rest
-            ]
-            S = Block([[subtract_blocks(D, T, A, False) for D, T in row] for row in grid])
-        S = S._claim(A.properties & (SELF_ADJOINT | POSITIVE_SEMIDEFINITE))
+        # of several blocks as matrices, if nothing else is known: the next complement is of these
+        S = in_context(eliminate(A, (k, k), inverse, len(A.blocks) > 2)[0], A)
         spoilt = _spoilt(A, k, inverse, S) if is_judged else None
-        best = best or (corner, inverse, info, S, spoilt)
-        if spoilt is None or not is_spoilt(A, spoilt):
+        is_good = spoilt is None or not is_spoilt(A, spoilt)
+        if is_good or best is None:
             best = corner, inverse, info, S, spoilt
+        if is_good:
             break
     if best is None:
         return whole()
-    corner, inverse, info, S, spoilt = best
-    if spoilt is not None and is_spoilt(A, spoilt) and fits_as_a_whole(A):
+    if not is_good and fits_as_a_whole(A):
         report_fallback("no block on the diagonal is well-conditioned")
         return whole()
+    corner, inverse, info, S, spoilt = best
     report(info)
     # A dense block has been factored already.
     first = (
@@ -393,7 +344,7 @@ def _by_complement(A: Any, method: Any, is_judged: bool) -> Any:
         if isinstance(inverse, Inverse)
         else slogdet(corner, method)
     )
-    found = spread(A, multiplied([first, slogdet(S, method)], [1, 1]))
+    found = spread(A, multiplied([first, slogdet(S, method)]))
     return found if spoilt is None else settle_determinant(A, found, spoilt, whole)
 
 
@@ -407,11 +358,8 @@ def _spoilt(A: Any, k: int, inverse: LinearOperator, S: LinearOperator) -> Array
     """
     xp, corner = A.xp, in_context(A.blocks[k][k], A)
     is_exact, spoilt = isinstance(corner, DIAGONAL), condition(corner, inverse)
-    rest = [i for i in range(len(A.blocks)) if i != k]
-    C, B = (
-        in_context(part, A)
-        for part in (vstack([A.blocks[i][k] for i in rest]), hstack([A.blocks[k][i] for i in rest]))
-    )
+    C = in_context(vstack([row[k] for row in without(k, A.blocks)]), A)
+    B = in_context(hstack(without(k, A.blocks[k])), A)
     T = Product(C, inverse, B)
     if is_spoilt(A, spoilt):
         if not is_exact:
@@ -433,19 +381,3 @@ def _is_far_larger(T: LinearOperator, A: LinearOperator) -> bool:
     if sizes is None and not A.xp.is_traced(both):
         take_for_granted(is_small, both)
     return sizes is not None and not is_small(sizes)
-
-
-def _elimination_cost(A: Any, k: int) -> float:
-    corner, rest = A.blocks[k][k], A.shape[-1] - A.blocks[k][k].shape[-1]
-    own = float(corner.shape[-1]) ** 3 if inv.find(corner).is_base else 0.0
-    return own + rest * corner.flops + float(rest) ** 3
-
-
-def _complement(A: Any, inverse: LinearOperator, i: int, j: int, k: int) -> LinearOperator:
-    """D - C A^-1 B"""
-    D, C, B = (in_context(A.blocks[row][column], A) for row, column in ((i, j), (i, k), (k, j)))
-    return (
-        D
-        if isinstance(C, Zero) or isinstance(B, Zero)
-        else Sum(D, Scaled(-1.0, Product(C, inverse, B)))
-    )

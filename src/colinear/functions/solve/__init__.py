@@ -22,14 +22,13 @@ from ...operators import Dense, LinearOperator, Scaled, Sparse
 from ...operators.context import broadcast_batches
 from ...operators.neutral import placed_beside
 from ...properties import UNITARY
-from ...status import Status, combine, failed, is_unseen, take_for_granted
+from ...status import Status, combine, failed, first_failure, is_unseen, take_for_granted
 from ..common import (
     have_failed,
     host_value,
     ignore_float_errors,
     is_vector,
     ones_beside,
-    outcome,
     report_all,
     seen_value,
     square_size,
@@ -144,13 +143,8 @@ class System(NamedTuple):
     def status(self, residual: Array) -> Any:
         """SUCCESS, INACCURATE or NONFINITE by the relative residual; an array where that is not to
         be seen."""
-        xp, values = self.xp, seen_value(self.xp, residual)
-        if values is None:
-            status = outcome(xp, residual <= self.tol, Status.INACCURATE)
-            return xp.max(xp.where(xp.isfinite(residual), status, int(Status.NONFINITE)))
-        if not values.size or (largest := values.max()) <= self.tol:
-            return Status.SUCCESS
-        return Status.INACCURATE if largest < float("inf") else Status.NONFINITE
+        finite = self.xp.isfinite(residual), Status.NONFINITE
+        return first_failure(self.xp, finite, (residual <= self.tol, Status.INACCURATE))
 
 
 def _without_trial(s: System, found: Rule) -> Choice:
@@ -166,21 +160,26 @@ def _without_trial(s: System, found: Rule) -> Choice:
         return s.b
 
     run = _by_iteration if iterates else _by_rules
-    return Choice(partial(run, s, found), "inverse", None, EQUATION, like)
-
-
-EQUATION = "x = A^-1 b, then the residual |b - A x|"
+    why = "x = A^-1 b, then the residual |b - A x|"
+    return Choice(partial(run, s, found), "inverse", None, why, like)
 
 
 def _by_rules(s: System, found: Rule) -> Array:
+    """The solution by a rule of `inv`, whose judgement of the inverse is left to the residual."""
+    A, xp = s.A, s.A.xp
     with ignore_float_errors(s.xp):
-        inverse, reports, is_unjudged = _unjudged_inverse(s, found)
-        if not (is_unjudged and have_failed(reports)):
+        if xp.hides_values and is_recorded_and_seen(A):  # a residual says nothing of derivatives
+            return apply_inverse(s, inv.using(found, A, s.method))
+        with recording(detailed=True) as reports, leave_to_residual() as left_out:
+            inverse = inv.using(found, A, s.method)
+        is_recorded = left_out and not xp.is_compiling() and xp.is_differentiated(*A.arrays())
+        if is_recorded and inverse.dtype == A.dtype and not multiplies_by_iteration(inverse):
+            # dx = A^-1 (db - dA x): a part of condition κ costs eps κ of it, not eps κ^2 as by the
+            # derivative of the formula
+            inverse = Inverse._of(A, Implicit._of(A, inverse, None))
+        if not (left_out and have_failed(reports)):
             report_all(reports)
-        if isinstance(inverse, Inverse) and isinstance(inverse.factor, Attempts):
-            # which has looked at the residual of the whole
-            return s.answer(inverse.factor.solve(s.B, s.is_vector))
-        return apply_inverse(s, inverse, reports, is_unjudged)
+        return apply_inverse(s, inverse, reports, bool(left_out))
 
 
 def _by_iteration(s: System, found: Rule) -> Array:
@@ -224,14 +223,16 @@ def apply_inverse(
     then `inv` finds a better one if need be.
     """
     xp, B, tol = s.xp, s.B, s.tol
+    if isinstance(inverse, Inverse) and isinstance(inverse.factor, Attempts):
+        # which looks at the residual of the whole
+        return s.answer(inverse.factor.solve(B, s.is_vector))
     count, is_bad = len(reported()), have_failed(reports)
     X = inverse @ B
     is_sound = not xp.is_traced(X) and 0 not in X.shape and not is_bad
     is_plain = is_sound and not is_detailed()
     bound = inverse._residual_bound(X, B) if is_sound and not is_unseen(X) else None
-    if is_plain and bound is not None and bound <= tol:
-        return s.answer(X)
-    if is_plain and _is_bounded_later(inverse, X, B, tol):
+    is_bounded = bound is not None and bound <= tol
+    if is_plain and (is_bounded or _is_bounded_later(inverse, X, B, tol)):
         return s.answer(X)
     R = s.residual(X)
     if is_plain and not xp.is_traced(R) and are_small(xp, R, B, tol):
@@ -263,22 +264,6 @@ def _bound_is_small(tol: float, eps: float, least: Any, x: Any, b: Any) -> bool:
     return bool(np.all(is_safe & (100 * eps * (1 + x / (least * b)) <= tol)))
 
 
-def _unjudged_inverse(s: System, found: Rule) -> tuple[Any, list[Info], bool]:
-    """The inverse, what was reported of it, and whether a rule left it to the residual to judge
-    it."""
-    A, xp = s.A, s.A.xp
-    if xp.hides_values and is_recorded_and_seen(A):
-        return inv.using(found, A, s.method), [], False  # a residual says nothing of derivatives
-    with recording(detailed=True) as reports, leave_to_residual() as left_out:
-        inverse = inv.using(found, A, s.method)
-    is_recorded = left_out and not xp.is_compiling() and xp.is_differentiated(*A.arrays())
-    if is_recorded and inverse.dtype == A.dtype and not multiplies_by_iteration(inverse):
-        # dx = A^-1 (db - dA x): a part of condition κ costs eps κ of it, not eps κ^2 as by the
-        # derivative of the formula
-        inverse = Inverse._of(A, Implicit._of(A, inverse, None))
-    return inverse, reports, bool(left_out)
-
-
 def _blamed(s: System, status: Any, told: Any) -> Any:
     """NaN and infinity that are in neither A nor b come from dividing by zero: A is singular (under
     tracing, if b has none).
@@ -287,14 +272,14 @@ def _blamed(s: System, status: Any, told: Any) -> Any:
     definite has left NaN, which say nothing more.
     """
     xp, B, broke = s.xp, s.B, told == int(Status.NOT_POSITIVE_DEFINITE)
-    if status is Status.NONFINITE:
-        if not bool(xp.all(xp.isfinite(B))) or not bool(xp.all(xp.isfinite(s.A @ B))):
-            return status
-        return Status.NOT_POSITIVE_DEFINITE if broke is True else Status.SINGULAR
     if isinstance(status, Status):
-        return status
+        is_caused = status is Status.NONFINITE and bool(
+            xp.all(xp.isfinite(B) & xp.isfinite(s.A @ B))
+        )
+        cause = Status.NOT_POSITIVE_DEFINITE if broke is True else Status.SINGULAR
+        return cause if is_caused else status
     finite = xp.all(xp.max(xp.abs(B), axis=-2) < float("inf"))  # which the norm of B has computed
-    divided = xp.logical_and(status == int(Status.NONFINITE), finite)
+    divided = (status == int(Status.NONFINITE)) & finite
     if isinstance(broke, bool):
         broke = xp.asarray(broke, device=xp.device_of(B))
     return xp.where(
@@ -313,19 +298,22 @@ def _improved(
     """
     xp, B, tol = s.xp, s.B, s.tol
     residual = relative_residual(xp, R, B)
-    worst = seen_value(xp, residual)
-    if bound is not None and worst is not None and 4 * tol < worst.max() <= bound / 100:
+    seen = seen_value(xp, residual)
+    if seen is None:
+        return X, residual
+    worst = seen.max(initial=0)
+    if bound is not None and 4 * tol < worst <= bound / 100:
         return X, residual
     for _ in range(REFINEMENTS):
-        # not to be seen, accurate, or beyond repair
-        if worst is None or not worst.size or not tol < worst.max() < 1:
+        if not tol < worst < 1:  # accurate, or beyond repair
             break
         better = X + inverse @ R  # x + A^-1 r
         R = s.residual(better)
         refined = relative_residual(xp, R, B)
-        if not host_value(xp, refined).max() < worst.max():
+        largest = host_value(xp, refined).max()
+        if not largest < worst:
             break
-        X, residual, worst = better, refined, host_value(xp, refined)
+        X, residual, worst = better, refined, largest
     return X, residual
 
 
@@ -376,17 +364,11 @@ def _in_parts(s: System, found: Rule) -> Array | None:
     if status is not Status.SUCCESS and isinstance(status, Status):
         worst = combine(info._status for info in parts)
         status = worst if failed(worst) is True else status
-    report(
-        Info(
-            status,
-            converged=residual <= tol,
-            iterations=total(info.iterations for info in parts),
-            matvecs=total(info.matvecs for info in parts),
-            residual=residual,
-            method=method.name,
-            children=tuple(parts),
-        )
+    iterations, matvecs = (
+        total(getattr(info, name) for info in parts) for name in ("iterations", "matvecs")
     )
+    info = Info(status, residual <= tol, iterations, matvecs, residual, method=method.name)
+    report(info.replace(children=tuple(parts)))
     return X
 
 
@@ -394,24 +376,18 @@ def _as_one_run(inverse: LinearOperator, tol: float, x0: Array | None) -> Linear
     """The inverse to this tolerance, from x0, where it is one run on the whole (a multiple, or a
     sum that was merged): no errors add up."""
     if isinstance(inverse, Iterated):
-        return inverse._replace(
-            method=replace(inverse.method, tol=max(tol, inverse.method.tol)), x0=x0
-        )
+        method = replace(inverse.method, tol=max(tol, inverse.method.tol))
+        return inverse._replace(method=method, x0=x0)
     if isinstance(inverse, Inverse):
         return inverse._replace(factor=_as_one_run(inverse.factor, tol, x0))
     if isinstance(inverse, Scaled):
-        return Scaled(
-            inverse.scalar, _as_one_run(inverse.A, tol, None if x0 is None else x0 / inverse.scalar)
-        )
+        start = None if x0 is None else x0 / inverse.scalar
+        return Scaled(inverse.scalar, _as_one_run(inverse.A, tol, start))
     return inverse
 
 
 def relative_residual(xp: Any, R: Array, B: Array) -> Array:
     """|r| / |b| for each column; a right side of zero counts as one of size 1."""
-    if 0 in R.shape:
-        return xp.zeros(
-            (*R.shape[:-2], R.shape[-1]), dtype=xp.real_dtype(R.dtype), device=xp.device_of(R)
-        )
     size = column_norms(xp, B)
     return column_norms(xp, R) / xp.where(size == 0, 1, size)
 
@@ -424,3 +400,6 @@ solve = function(
     rewrites=inv,
     one_column=is_vector,
 )
+
+# The rules register themselves with `inv` and `solve`.
+from . import compositions, kronecker, rules  # noqa: E402, F401

@@ -9,18 +9,18 @@ from typing import Any
 
 from ...backends import Array, namespace_of
 from ...dispatch import Choice, Cost
-from ...errors import BackendError, MethodError, ShapeError
+from ...errors import BackendError, ShapeError
 from ...factors.iterated import Attempts, Iterated, working_memory
 from ...factors.runs import sampled_terms, seeded
 from ...info import Info, recording
 from ...methods import CG, GMRES, LSMR, LSQR, MINRES, Auto, BiCGSTAB, Method
-from ...methods.base import Iterative
+from ...methods.base import AUTO, Iterative
 from ...methods.svrg import SVRG
 from ...operators import Dense, Diagonal, LinearOperator, MatrixFree, Scaled, Sparse, Sum
 from ...operators.context import check_device
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, failed, state
-from ..common import host_value, is_traced_or_differentiated, seen_value
+from ..common import array_like, host_value, is_traced_or_differentiated, seen_value
 from .cost import (
     Work,
     affordable_products,
@@ -46,12 +46,7 @@ UNEVEN = 4.0
 def with_symmetry_of_entries(A: LinearOperator) -> LinearOperator:
     """A with what its entries show: a sparse matrix that equals its adjoint is self-adjoint,
     whether the user said so or not."""
-    if (
-        not isinstance(A, Sparse)
-        or A.properties & SELF_ADJOINT
-        or A.shape[-1] != A.shape[-2]
-        or not A.structure.is_symmetric
-    ):
+    if not isinstance(A, Sparse) or A.properties & SELF_ADJOINT or not A.structure.is_symmetric:
         return A
     xp, order = A.xp, A.structure.transposed.order
     same = host_value(xp, xp.all(xp.take(A.data, order, axis=-1) == xp.conj(A.data)))
@@ -97,11 +92,8 @@ def products_to_try(A: LinearOperator, direct: Work, B: Array) -> int | None:
     if any(A.xp.is_traced(x) for x in (B, *A.arrays())):
         return None if prefers_iteration(A, direct, B.shape[-1]) else 0
     most = affordable_products(A, direct, B.shape[-1])
-    return (
-        TRIAL
-        if most == 0 and isinstance(A, Sparse) and A.shape[-1] >= SPARSE_TRIAL and looks_definite(A)
-        else most
-    )
+    is_large = isinstance(A, Sparse) and A.shape[-1] >= SPARSE_TRIAL
+    return TRIAL if most == 0 and is_large and looks_definite(A) else most
 
 
 def solve_by_trial(
@@ -110,11 +102,9 @@ def solve_by_trial(
     """A^-1 B by iterations, of at most so many products; None where they end with a failure that
     a factorisation would not meet."""
     A = with_symmetry_of_entries(A)
-    if any(A.xp.is_traced(x) for x in (B, *A.arrays())):
-        return attempts(A, method, first=1).run(B, is_vector)
-    only = (
-        None if most is None else 2 if A.properties & POSITIVE_SEMIDEFINITE and most != TRIAL else 1
-    )
+    only = None
+    if most is not None:
+        only = 2 if A.properties & POSITIVE_SEMIDEFINITE and most != TRIAL else 1
     found = attempts(A, method, most, only).run(B, is_vector)
     hopeless = most is None or (most != TRIAL and found[1].status is Status.NONFINITE)
     return found if hopeless or failed(found[1]._status) is False else None
@@ -140,13 +130,20 @@ def attempts(
 ) -> Attempts:
     """A^-1 by iterations, the next where one fails; of at most `most` steps each, and of the
     `first` ones only."""
-    tol, limit = getattr(method, "tol", None), getattr(method, "max_iters", None)
-    limit = most if limit is None else limit
+    options = limits(method, most)
     M = jacobi(A)
-    chosen = [replace(m, tol=tol, max_iters=limit) for m in candidates(A)][:first]
-    return Attempts._of(
-        tuple(iterated(A, m if m.least_squares else replace(m, preconditioner=M)) for m in chosen)
-    )
+    runs = []
+    for candidate in candidates(A)[:first]:
+        preconditioner = None if candidate.least_squares else M
+        chosen = replace(candidate, preconditioner=preconditioner, **options)
+        runs.append(iterated(A, chosen))
+    return Attempts._of(tuple(runs))
+
+
+def limits(method: Any, most: int | None = None) -> dict[str, Any]:
+    """The tolerance that `Auto` was given, and its most iterations, `most` if there are none."""
+    method = method or AUTO
+    return {"tol": method.tol, "max_iters": most if method.max_iters is None else method.max_iters}
 
 
 def try_least_squares(
@@ -165,26 +162,25 @@ def try_least_squares(
     """
     direct = least_squares_work(A)
     most = affordable_products(A, direct, columns) if has_adjoint(A) else 0
-    watched = [x for x in (*arrays, *A.arrays()) if is_traced_or_differentiated(A.xp, x)]
-    if most == 0 or (most is not None and watched):
+    is_watched = is_traced_or_differentiated(A.xp, *arrays, *A.arrays())
+    if most == 0 or (most is not None and is_watched):
         return None
-    tol, limit = getattr(method, "tol", None), getattr(method, "max_iters", None)
     # each of which is a product with A and one with A^H
-    steps = limit if most is None or limit is not None else most // 2
+    lsmr = LSMR(**limits(method, None if most is None else most // 2))
     # Unless a tolerance was asked for, x is to be that of a matrix nearer to A than sqrt(eps) |A|:
     # the error of least squares grows with the square of the condition.
-    lsmr = LSMR(tol=A.xp.eps(A.dtype) ** 0.75 if tol is None else tol, max_iters=steps)
-
-    def why() -> str:
-        reason = f"a factorisation would take {_flops(direct.flops)} and {_bytes(direct.memory)}"
-        return (
-            reason
-            if most is None
-            else f"{reason}, and comes next if {most} products are not enough"
-        )
-
+    lsmr = lsmr if lsmr.tol is not None else replace(lsmr, tol=A.xp.eps(A.dtype) ** 0.75)
     cost = lambda: Cost(iterated_work(A, 1, most).flops, working_memory(lsmr, A))
+    why = lambda: _alternative(direct, most)
     return Choice(lambda: run(lsmr, most), "LSMR", cost, why, like)
+
+
+def _alternative(direct: Work, most: int | None) -> str:
+    """What a factorisation would cost, and when it comes next."""
+    size = direct.memory / 2**20
+    memory = f"{size:.3g} MiB" if size < 1024 else f"{size / 1024:.3g} GiB"
+    cost = f"a factorisation would take {direct.flops:.2g} flop and {memory}"
+    return cost if most is None else f"{cost}, which comes next if {most} products are not enough"
 
 
 def jacobi(A: LinearOperator) -> LinearOperator | None:
@@ -234,20 +230,12 @@ def attempt(
     first = candidates(A)[0]
 
     def why() -> str:
-        known = (
-            "positive semidefinite"
-            if A.properties & POSITIVE_SEMIDEFINITE
-            else "self-adjoint"
-            if A.properties & SELF_ADJOINT
-            else ""
-        )
-        reason = f"A is known to be {known}" if known else "nothing is known of A"
-        reason += f"; a factorisation would take {_flops(direct.flops)} and {_bytes(direct.memory)}"
-        return (
-            reason
-            if products is None
-            else f"{reason}, which comes next if {products} products are not enough"
-        )
+        known = "nothing is known of A"
+        if A.properties & SELF_ADJOINT:
+            is_positive = A.properties & POSITIVE_SEMIDEFINITE
+            kind = "positive semidefinite" if is_positive else "self-adjoint"
+            known = f"A is known to be {kind}"
+        return f"{known}; {_alternative(direct, products)}"
 
     return Choice(run, first.name, lambda: cost_of_iteration(A, products), why, like)
 
@@ -257,19 +245,8 @@ def cost_of_iteration(A: LinearOperator, products: int | None = None) -> Cost:
     return Cost(iterated_work(A, 1, products).flops, working_memory(candidates(A)[0], A))
 
 
-def _flops(x: float) -> str:
-    return f"{x:.2g} flop"
-
-
-def _bytes(x: float) -> str:
-    return f"{x / 2**20:.3g} MiB" if x < 2**30 else f"{x / 2**30:.3g} GiB"
-
-
 # Iterative methods for `inv`, `solve` and `lstsq`: what they are given, and what becomes of the
 # tolerance in the parts.
-
-
-ITERATIVE = (CG, MINRES, GMRES, BiCGSTAB, LSQR, LSMR, SVRG)
 
 
 def is_iterative(method: Any) -> bool:
@@ -280,9 +257,7 @@ def is_iterative(method: Any) -> bool:
 def iterated(A: LinearOperator, method: Iterative, consistent: bool = True) -> Iterated:
     """A^-1 applied by the method, A^+ where there need be no solution (`consistent` false)."""
     # which is made of functions, so it comes after them
-    from ...preconditioners import (
-        as_preconditioner,
-    )
+    from ...preconditioners import as_preconditioner
 
     if isinstance(method, SVRG) and 0 not in A.shape:
         sampled_terms(A, method)  # an error where there are none
@@ -300,7 +275,7 @@ def starting_point(A: LinearOperator, method: Iterative) -> Array | None:
         return None
     xp = namespace_of(x0)
     if xp is None:
-        x0 = A.xp.asarray(x0, dtype=A.dtype, device=A._context.device)
+        x0 = array_like(A, x0)
     elif (xp.name, A.xp.name) == ("numpy", "jax"):
         x0 = A.xp.asarray(x0)  # all of JAX takes NumPy's arrays
     elif not A.is_neutral and xp is not A.xp:
@@ -323,19 +298,8 @@ def with_tolerance_for_parts(method: Any, A: LinearOperator, parts: int) -> Any:
     the parts add up."""
     if not is_iterative(method) or parts < 2:
         return method
-    tol = method.tolerance(A.xp, A.dtype)
-    return replace(
-        method,
-        tol=max(tol / (4 * parts), 4 * A.xp.eps(A.dtype)) if tol > 4 * A.xp.eps(A.dtype) else tol,
-        x0=None,
-    )
-
-
-def fits(function: str, A: LinearOperator, method: Iterative) -> None:
-    """An error if the method cannot be used for this function."""
-    if not isinstance(method, ITERATIVE):
-        names = ", ".join(f"{cls.__name__}()" for cls in ITERATIVE)
-        raise MethodError(f"{function}: {method.name}() does not apply here. Use one of {names}.")
+    tol, least = method.tolerance(A.xp, A.dtype), 4 * A.xp.eps(A.dtype)
+    return replace(method, tol=min(tol, max(tol / (4 * parts), least)), x0=None)
 
 
 def iterate(

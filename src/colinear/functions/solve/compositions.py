@@ -4,7 +4,7 @@ block elimination."""
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,11 +21,11 @@ from ...operators import (
     Diagonal,
     Identity,
     Kronecker,
+    KroneckerSum,
     LinearOperator,
     Permutation,
     Product,
     Scaled,
-    ScaledIdentity,
     Sum,
     Transpose,
     Zero,
@@ -33,6 +33,7 @@ from ...operators import (
     vstack,
 )
 from ...operators.neutral import dense_part
+from ...operators.sparse_algebra import DIAGONAL
 from ...operators.transposed import are_adjoint
 from ...properties import (
     POSITIVE_DEFINITE,
@@ -117,6 +118,7 @@ def inv_block_diagonal(A: Any, method: Any) -> LinearOperator:
 @rule(inv, Unitary[Product])
 @rule(inv, Unitary[Kronecker])
 @rule(inv, Unitary[BlockDiag])
+@rule(inv, Unitary[Product[KroneckerSum, ...]])  # type: ignore[misc]
 def inv_unitary(A: Any, method: Any) -> LinearOperator:
     """Q^-1 = Q^H"""
     return A.H
@@ -190,9 +192,9 @@ def pivots(A: Any) -> list[tuple[int, int]]:
 def _cost(grid: Any, i: int, j: int) -> float:
     """Flops of inverting a block, of the products C A^-1 B, and of factoring what they fill."""
     A, n = grid[i][j], float(grid[i][j].shape[-1])
-    left = [row[j] for k, row in enumerate(grid) if k != i and not isinstance(row[j], Zero)]
-    right = [block for k, block in enumerate(grid[i]) if k != j and not isinstance(block, Zero)]
-    if all(isinstance(block, (Diagonal, Identity, ScaledIdentity)) for block in (A, *left, *right)):
+    left = [row[j] for row in without(i, grid) if not isinstance(row[j], Zero)]
+    right = [block for block in without(j, grid[i]) if not isinstance(block, Zero)]
+    if all(isinstance(block, DIAGONAL) for block in (A, *left, *right)):
         return n * (1 + len(left)) * (1 + len(right))
     factor, apply = (n**3, 2 * n * n) if inv.find(A).is_base else (n, A.flops)
     columns, rows = sum(block.shape[-1] for block in right), sum(block.shape[-2] for block in left)
@@ -200,92 +202,62 @@ def _cost(grid: Any, i: int, j: int) -> float:
     return factor + products + (float(rows) ** 3 if columns else 0.0)
 
 
-class Elimination(NamedTuple):
-    """A grid after elimination of one block: det A = sign det(pivot) det(schur)."""
-
-    pivot: LinearOperator
-    pivot_inverse: LinearOperator
-    schur: LinearOperator
-    right: list[LinearOperator]  # A^-1 B, block by block
-    left: list[LinearOperator]  # C
-    rows: Any  # the rows with those of the pivot first; None if they are
-    columns: Any
-    sign: int  # of the two permutations
+def without(k: int, items: Any) -> list[Any]:
+    """All items but the one at k."""
+    return [*items[:k], *items[k + 1 :]]
 
 
-def eliminate(A: Any, at: tuple[int, int], pivot_inverse: LinearOperator) -> Elimination:
-    """The Schur complement of the block at a place whose inverse is known, and what the inverse
-    of the whole needs besides."""
+def eliminate(
+    A: Any, at: tuple[int, int], pivot_inverse: LinearOperator, is_formed: bool = True
+) -> tuple[LinearOperator, list[LinearOperator]]:
+    """The Schur complement D - C A^-1 B of the block at a place whose inverse is known, and A^-1 B,
+    block by block. `is_formed`: products that do not merge are formed as matrices."""
     grid, (i, j) = A.blocks, at
     pivot = grid[i][j]
-    above, before = (
-        [row[j] for k, row in enumerate(grid) if k != i],
-        [block for k, block in enumerate(grid[i]) if k != j],
-    )
-    others = [
-        [block for k, block in enumerate(row) if k != j] for m, row in enumerate(grid) if m != i
-    ]
+    above, before = [row[j] for row in without(i, grid)], without(j, grid[i])
+    others = [without(j, row) for row in without(i, grid)]
     kept = A.properties if i == j else 0
     positive = bool(kept & SELF_ADJOINT and pivot.properties & POSITIVE_SEMIDEFINITE)
-    if (
-        len(before) == len(above) == 1
-        and _are_mirrored(before[0], above[0])
-        and isinstance(pivot, Diagonal)
-        and is_positive(pivot)
-    ):
+    is_gram = len(before) == len(above) == 1 and _are_mirrored(before[0], above[0])
+    if is_gram and isinstance(pivot, Diagonal) and is_positive(pivot):
         S, root = scaled_factor(dense_part(before[0], A), pivot_inverse)  # B^H A^-1 B = S^H S
         right, products = [Product(root, S)], [[Dense._of(gram(S.A))]]
     else:
-        right = [multiply_blocks(pivot_inverse, B, A) for B in before]
-        products = [[multiply_blocks(C, W, A) for W in right] for C in above]
-    schur = Block(
-        [
-            [
-                subtract_blocks(D, T, A, positive and k == m)
-                for m, (D, T) in enumerate(zip(row, terms))
-            ]
-            for k, (row, terms) in enumerate(zip(others, products))
-        ]
-    )
-    schur = schur._claim(
-        kept & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE)
-    )
-    rows, row_sign = _moved([row[0].shape[-2] for row in grid], i)
-    columns, column_sign = _moved([block.shape[-1] for block in grid[0]], j)
-    return Elimination(
-        pivot, pivot_inverse, schur, right, above, rows, columns, row_sign * column_sign
-    )
+        right = [multiply_blocks(pivot_inverse, B, A, is_formed) for B in before]
+        products = [[multiply_blocks(C, W, A, is_formed) for W in right] for C in above]
+    differences = [
+        [subtract_blocks(D, T, A, positive and k == m) for m, (D, T) in enumerate(zip(*pair))]
+        for k, pair in enumerate(zip(others, products))
+    ]
+    inherited = SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
+    return Block(differences)._claim(kept & inherited), right
 
 
 def _are_mirrored(B: Any, C: Any) -> bool:
     """Whether C = B^H is known of two matrices: by how they were made, or because NumPy's arrays
     lie at one place."""
-    if (
-        not (isinstance(B, Dense) and isinstance(C, Dense))
-        or B.shape != C.shape[:-2] + C.shape[:-3:-1]
-    ):
+    is_pair = isinstance(B, Dense) and isinstance(C, Dense)
+    if not is_pair or B.shape != C.shape[:-2] + C.shape[:-3:-1]:
         return False
-    if (
-        are_adjoint(B, C)
-        or B.backend != "numpy"
-        or C.backend != "numpy"
-        or B.is_complex
-        or B.dtype != C.dtype
-    ):
-        return are_adjoint(B, C)
-    first, second = B.A.__array_interface__, np.matrix_transpose(C.A).__array_interface__
-    return first["data"] == second["data"] and B.A.strides == np.matrix_transpose(C.A).strides
+    if are_adjoint(B, C):
+        return True
+    if not B.backend == C.backend == "numpy" or B.is_complex or B.dtype != C.dtype:
+        return False
+    M, N = B.A, np.matrix_transpose(C.A)
+    return M.strides == N.strides and M.__array_interface__["data"] == N.__array_interface__["data"]
 
 
-def multiply_blocks(A: LinearOperator, B: LinearOperator, whole: LinearOperator) -> LinearOperator:
-    """A B: as one operator where they merge (two diagonals, say), else as a matrix."""
+def multiply_blocks(
+    A: LinearOperator, B: LinearOperator, whole: LinearOperator, is_formed: bool
+) -> LinearOperator:
+    """A B: as one operator where they merge (two diagonals, say), else as a matrix if `is_formed`."""
     if isinstance(A, Zero) or isinstance(B, Zero):  # also beside a batch: nothing fills in
         return Zero(A.shape[-2], B.shape[-1])
     product = Product(A, B)
     simple = product.A if isinstance(product, Scaled) else product
-    if not isinstance(simple, Product):
-        return product
-    return Dense(A @ dense_part(B, whole))
+    if is_formed and isinstance(simple, Product):
+        return Dense(A @ dense_part(B, whole))
+    return product
 
 
 def subtract_blocks(
@@ -300,18 +272,10 @@ def subtract_blocks(
     return Dense(dense_part(D, whole) - T.A) if isinstance(T, Dense) else Sum(D, Scaled(-1.0, T))
 
 
-def _moved(sizes: list[int], first: int) -> tuple[Any, int]:
-    """The order of rows that puts a block first, None if it is, and the sign of that
-    permutation."""
-    start = sum(sizes[:first])
-    order = np.arange(sum(sizes))
-    block = order[start : start + sizes[first]]
-    others = np.concatenate([order[:start], order[start + sizes[first] :]])
-    return (
-        (None, 1)
-        if first == 0
-        else (np.concatenate([block, others]), -1 if start * sizes[first] % 2 else 1)
-    )
+def _moved(sizes: list[int], first: int) -> Any:
+    """The order of rows that puts a block first."""
+    blocks = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    return np.concatenate([blocks.pop(first), *blocks])
 
 
 @rule(inv, Block, when=has_a_cheap_pivot)
@@ -324,10 +288,9 @@ def inv_block(A: Any, method: Any) -> LinearOperator:
     if failed(info.status) is True:
         return no_inverse(A, info)
     report(info)
-    parts = eliminate(A, at, pivot_inverse)
-    return assemble(
-        parts, labelled("In the Schur complement of a block", inv, parts.schur, method)
-    )._claim(A.properties)
+    schur, right = eliminate(A, at, pivot_inverse)
+    schur_inverse = labelled("In the Schur complement of a block", inv, schur, method)
+    return _assemble(A, at, pivot_inverse, right, schur_inverse)._claim(A.properties)
 
 
 def _pivot(A: Any, method: Any) -> tuple[tuple[int, int], LinearOperator, Any]:
@@ -341,31 +304,38 @@ def _pivot(A: Any, method: Any) -> tuple[tuple[int, int], LinearOperator, Any]:
             continue
         block = in_context(A.blocks[i][j], A)
         block_inverse, info = inv(block, method, info=True)
-        if isinstance(block_inverse, Identity):
-            return (i, j), block_inverse, info
         if failed(info.status) is True:
             last = (i, j), block_inverse, info.replace(message="no block could be inverted")
             continue
-        if A.shape[-1] <= SMALL_GRID:
-            return (i, j), block_inverse, info  # the whole costs little, if it comes to that
+        candidate = (i, j), block_inverse, info
+        # the whole costs little, if it comes to that
+        if isinstance(block_inverse, Identity) or A.shape[-1] <= SMALL_GRID:
+            return candidate
         estimate = seen_value(A.xp, condition(block, block_inverse))
         if estimate is None or estimate <= 1 / math.sqrt(A.xp.eps(A.dtype)):
-            return (i, j), block_inverse, info
-        found = found or ((i, j), block_inverse, info)
+            return candidate
+        found = found or candidate
     return found or last
 
 
-def assemble(parts: Elimination, schur_inverse: LinearOperator) -> LinearOperator:
-    """The inverse of a grid from that of a block and that of its Schur complement."""
-    n, rest = parts.pivot.shape[-1], schur_inverse.shape[-1]
-    I, J = Identity(n), Identity(rest)
-    factors = [BlockDiag(I, schur_inverse), BlockDiag(parts.pivot_inverse, J)]
-    if not all(isinstance(C, Zero) for C in parts.left):
-        factors.insert(1, Block([[I, None], [Scaled(-1.0, vstack(parts.left)), J]]))
-    if not all(isinstance(W, Zero) for W in parts.right):
-        factors.insert(0, Block([[I, Scaled(-1.0, hstack(parts.right))], [None, J]]))
-    if parts.rows is not None:
-        factors.append(Permutation(parts.rows))
-    if parts.columns is not None:
-        factors.insert(0, Permutation(parts.columns).T)
+def _assemble(
+    A: Any,
+    at: tuple[int, int],
+    pivot_inverse: LinearOperator,
+    right: list[LinearOperator],
+    schur_inverse: LinearOperator,
+) -> LinearOperator:
+    """The inverse of a grid from that of a block, A^-1 B, and the inverse of its Schur complement."""
+    grid, (i, j) = A.blocks, at
+    left = [row[j] for row in without(i, grid)]
+    I, J = (Identity(X.shape[-1]) for X in (pivot_inverse, schur_inverse))
+    factors = [BlockDiag(I, schur_inverse), BlockDiag(pivot_inverse, J)]
+    if not all(isinstance(C, Zero) for C in left):
+        factors.insert(1, Block([[I, None], [Scaled(-1.0, vstack(left)), J]]))
+    if not all(isinstance(W, Zero) for W in right):
+        factors.insert(0, Block([[I, Scaled(-1.0, hstack(right))], [None, J]]))
+    if i > 0:
+        factors.append(Permutation(_moved([row[0].shape[-2] for row in grid], i)))
+    if j > 0:
+        factors.insert(0, Permutation(_moved([block.shape[-1] for block in grid[0]], j)).T)
     return Product(*factors)

@@ -48,27 +48,28 @@ class Work(NamedTuple):
 
 
 def dense_work(A: LinearOperator) -> Work:
-    """Of forming the matrix and factoring it."""
-    n, count = A.shape[-1], math.prod(A.batch_shape)
-    formed = 0.0 if isinstance(A, Dense) else n * float(A.flops)
-    factored = (1 / 3 if A.properties & SELF_ADJOINT else 2 / 3) * count * float(n) ** 3
-    return Work(
-        formed + factored, PRODUCT / 2 * formed + factored, float(itemsize(A)) * count * n * n
-    )
+    """The work of forming the matrix and factoring it."""
+    n, ratio = float(A.shape[-1]), 1 / 3 if A.properties & SELF_ADJOINT else 2 / 3
+    return _formed_and_factored(A, ratio * n**3, 1)
 
 
 def least_squares_work(A: LinearOperator) -> Work:
-    """Of forming the matrix, of any shape, and finding A = Q R and the singular values of R."""
-    (m, n), count = A.shape[-2:], math.prod(A.batch_shape)
-    formed = 0.0 if isinstance(A, Dense) else min(m, n) * float(A.flops)
-    factored = count * (2.0 * m * n * min(m, n) + 12.0 * float(min(m, n)) ** 3)
-    return Work(
-        formed + factored, PRODUCT / 2 * formed + factored, 2.0 * itemsize(A) * count * m * n
-    )
+    """The work of forming the matrix, of any shape, and finding A = Q R and the singular values
+    of R."""
+    m, n, least = *A.shape[-2:], float(min(A.shape[-2:]))
+    return _formed_and_factored(A, 2.0 * m * n * least + 12.0 * least**3, 2)
+
+
+def _formed_and_factored(A: LinearOperator, flops: float, copies: int) -> Work:
+    """The work of forming the matrix, unless it is there, and so many flops for each of a batch."""
+    formed = 0.0 if isinstance(A, Dense) else min(A.shape[-2:]) * float(A.flops)
+    factored = math.prod(A.batch_shape) * flops
+    memory = float(copies * itemsize(A)) * math.prod(A.shape)
+    return Work(formed + factored, PRODUCT / 2 * formed + factored, memory)
 
 
 def sparse_work(A: Sparse) -> Work:
-    """Of sparse elimination, in an order that keeps the factors sparse."""
+    """The work of sparse elimination, in an order that keeps the factors sparse."""
     entries, flops = estimated_fill(A.structure)
     count = math.prod(A.batch_shape)
     return Work(
@@ -79,7 +80,7 @@ def sparse_work(A: Sparse) -> Work:
 
 
 def iterated_work(A: LinearOperator, columns: int = 1, products: float | None = None) -> Work:
-    """Of an iteration for so many right sides, of as many products as are usual where nothing is
+    """The work of an iteration for so many right sides, of as many products as are usual where nothing is
     known of the spectrum."""
     n = max(A.shape[-2:])
     if products is None:
@@ -105,10 +106,7 @@ def estimated_fill(structure: Any) -> tuple[float, float]:
     estimate, in linear time."""
     found = structure.memo.get("fill")
     if found is None and structure.is_triangular:  # substitution: nothing fills in
-        found = structure.memo["fill"] = (
-            float(structure.nnz + structure.shape[0]),
-            2.0 * structure.nnz,
-        )
+        return float(structure.nnz + structure.shape[0]), 2.0 * structure.nnz
     if found is None:
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import reverse_cuthill_mckee

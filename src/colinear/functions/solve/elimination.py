@@ -36,7 +36,8 @@ from ...operators import (
     ScaledIdentity,
     Sum,
 )
-from ...status import Status, failed, is_unseen
+from ...operators.sparse_algebra import SHIFT
+from ...status import Status, failed, first_failure, is_unseen
 from ..common import (
     MARGIN,
     have_failed,
@@ -56,7 +57,6 @@ from .inverse import (
     fits_as_a_whole,
     inverse,
     squares,
-    worst,
 )
 
 # ------------------------------------------------------------------------------- the judgement
@@ -78,7 +78,7 @@ def judged(
 
     @functools.wraps(rule)
     def judge(A: Any, method: Any) -> Any:
-        if (unless is not None and unless(A)) or is_left_to_residual(A):
+        if 0 in A.shape or (unless is not None and unless(A)) or is_left_to_residual(A):
             return rule(A, method)
         if is_iterative(method):
             check_part(A, method)
@@ -92,23 +92,22 @@ def judged(
         with recording(detailed=True) as reports, ignore_float_errors(A.xp):
             found = perform(rule(A, method))
         is_bad = have_failed(reports)
-        if is_bad and not is_final and 0 not in A.shape:
+        if is_bad and not is_final:
             why = next(info.message for info in reports if failed(info._status) is True)
             return dense_fallback(A, method, reports, why or "a part could not be inverted")
         # products that are iterations (Auto's, of a large part) report on themselves
-        if is_bad or 0 in A.shape or multiplies_by_iteration(found):
+        if is_bad or multiplies_by_iteration(found):
             return _passed(found, reports)
         status = verdict(A, found)
-        seen = worst(A.xp, status)
-        if seen is None:
+        if not isinstance(status, Status):
             report(Info(status))
-        if seen in (None, Status.SUCCESS):
+        if not isinstance(status, Status) or status is Status.SUCCESS:
             return _passed(found, reports)
-        if seen is Status.SINGULAR and is_final:
+        if status is Status.SINGULAR and is_final:
             why = "the inverse grows as that of a singular operator does"
-            return _passed(found, [*reports, Info(seen, message=why)])
+            return _passed(found, [*reports, Info(status, message=why)])
         why = "an ill-conditioned part was inverted, which spoils the inverse of the whole"
-        return dense_fallback(A, method, [*reports, Info(seen, message=why)], why, found)
+        return dense_fallback(A, method, [*reports, Info(status, message=why)], why, found)
 
     return judge
 
@@ -132,24 +131,25 @@ def _tolerance(A: LinearOperator) -> float:
     return float(A.xp.eps(A.dtype) ** (2 / 3 if A.xp.is_differentiated(*A.arrays()) else 1 / 2))
 
 
-def verdict(A: LinearOperator, X: LinearOperator) -> Array:
-    """The status of each matrix of a batch for X in place of A^-1, by the probe p and x = X p.
+def verdict(A: LinearOperator, X: LinearOperator) -> Any:
+    """The status of X in place of A^-1, by the probe p and x = X p.
 
     The error of x is that of one step of refinement, X (p - A x). It may be what the dtype leaves
     of a matrix of this condition, or a rounding error of a matrix of any condition.
     """
     xp, n, eps = A.xp, A.shape[-1], A.xp.eps(A.dtype)
+    held = lambda Y: to_computing_dtype(xp, xp.stop_gradient(Y))
     with ignore_float_errors(xp):
         p = probe_of(A)
-        x = to_computing_dtype(xp, xp.stop_gradient(X @ p))
-        p = xp.broadcast_to(to_computing_dtype(xp, p), x.shape)
-        image = to_computing_dtype(xp, xp.stop_gradient(A @ x))
+        x = held(X @ p)
+        p = xp.broadcast_to(held(p), x.shape)
+        image = held(A @ x)
         r = p - image  # r = p - A x
         # many right answers miss this; on a device the whole judgement is asked at once
         if not is_unseen(r) and are_small(xp, r, p, eps**0.75):
-            return xp.zeros((), dtype=None)
-        others = (to_computing_dtype(xp, xp.stop_gradient(product)) for product in (X @ r, A @ p))
-        sizes = (column_norms(xp, Y)[..., 0] for Y in (p, x, r, image, *others))
+            return Status.SUCCESS
+        vectors = p, x, r, image, held(X @ r), held(A @ p)
+        sizes = (column_norms(xp, Y)[..., 0] for Y in vectors)
         p_size, x_size, r_size, image_size, error, p_image_size = sizes
         x_size = xp.where(x_size == 0, math.inf, x_size)  # A^-1 p is not zero
         norm = xp.maximum(image_size / x_size, p_image_size / p_size)  # at most |A|
@@ -158,10 +158,10 @@ def verdict(A: LinearOperator, X: LinearOperator) -> Array:
         backward = r_size / (norm * x_size + p_size)
         error = error / x_size
         regular = growth < 0.1
-        is_right = xp.logical_or(error <= _tolerance(A), xp.logical_and(error <= growth, regular))
-        is_right = xp.logical_and(is_right, backward <= math.sqrt(eps))
-        failure = xp.where(regular, int(Status.INACCURATE), int(Status.SINGULAR))
-        return xp.where(is_right, int(Status.SUCCESS), failure)
+        is_right = (error <= _tolerance(A)) | ((error <= growth) & regular)
+        is_right = is_right & (backward <= math.sqrt(eps))
+        conditions = (is_right | regular, Status.SINGULAR), (is_right, Status.INACCURATE)
+        return first_failure(xp, *conditions)
 
 
 def dense_fallback(
@@ -180,10 +180,8 @@ def dense_fallback(
     if fits_as_a_whole(A) or is_iterative(method):
         with recording(detailed=True) as others:
             whole = perform(inverse(A, method))
-        if have_failed(others):
-            return _passed(whole, [*reports, *others])
-        report(Info(Status.FELL_BACK, message=why))
-        return _passed(whole, others)
+        told = reports if have_failed(others) else [Info(Status.FELL_BACK, message=why)]
+        return _passed(whole, [*told, *others])
     refined = None if found is None else _refined(A, found)
     if refined is not None:
         report(Info(Status.FELL_BACK, message=f"{why}; it was refined"))
@@ -198,7 +196,7 @@ def _refined(A: LinearOperator, X: LinearOperator) -> LinearOperator | None:
     I = Identity(A.shape[-1])
     for _ in range(REFINEMENTS):
         X = Sum(X, Product(X, Sum(I, Scaled(-1.0, Product(A, X)))))
-        if worst(A.xp, verdict(A, X)) is Status.SUCCESS:
+        if verdict(A, X) is Status.SUCCESS:
             return X
     return None
 
@@ -207,15 +205,13 @@ def condition(A: LinearOperator, A_inverse: LinearOperator) -> Array:
     """An estimate of |A| |A^-1|, the largest of a batch: from the images of a probe, or from the
     diagonal."""
     xp = A.xp
-    if 0 in A.shape or isinstance(A, Identity | ScaledIdentity):
+    if 0 in A.shape or isinstance(A, SHIFT):
         return xp.ones(())
     with ignore_float_errors(xp):
         if isinstance(A, Diagonal):
             size = xp.abs(xp.stop_gradient(A.d))
             return _finite(xp, xp.max(xp.max(size, axis=-1) / xp.min(size, axis=-1)))
-        p = probe_of(A)
-        products = [_norms(xp, B @ p) for B in (A, A_inverse)]
-        return _finite(xp, xp.max(products[0] * products[1]) / xp.max(_norms(xp, p)) ** 2)
+        return _finite(xp, xp.max(_sizes(A) * _sizes(A_inverse)))
 
 
 def growth(A: LinearOperator, W: Array, U: Array) -> Array:
@@ -231,10 +227,14 @@ def growth(A: LinearOperator, W: Array, U: Array) -> Array:
 
 def size_of(A: LinearOperator) -> Array:
     """An estimate of |A|, the largest of a batch: from the image of a probe."""
-    xp = A.xp
-    with ignore_float_errors(xp):
-        p = probe_of(A)
-        return xp.max(_norms(xp, A @ p)) / xp.max(_norms(xp, p))
+    with ignore_float_errors(A.xp):
+        return A.xp.max(_sizes(A))
+
+
+def _sizes(A: LinearOperator) -> Array:
+    """An estimate of |A| for each matrix of a batch."""
+    p = probe_of(A)
+    return _norms(A.xp, A @ p) / _norms(A.xp, p)
 
 
 def _norms(xp: Any, X: Array) -> Array:
@@ -253,6 +253,11 @@ def is_spoilt(A: LinearOperator, spoilt: Array) -> bool:
     return values is not None and not bool(np.all(A.xp.eps(A.dtype) * values <= _tolerance(A)))
 
 
+def report_fallback(message: str) -> None:
+    """Report that the whole matrix is factored, and why."""
+    report(Info(Status.FELL_BACK, method="LU", message=message))
+
+
 def settle_determinant(
     A: LinearOperator, found: Any, spoilt: Array, whole: Callable[[], Any]
 ) -> Any:
@@ -263,18 +268,16 @@ def settle_determinant(
     """
     xp, eps = A.xp, A.xp.eps(A.dtype)
     size = xp.abs(xp.stop_gradient(found[1]))
-    size = xp.where(xp.logical_and(xp.isfinite(size), size > 1), size, 1)
+    size = xp.where((size > 1) & (size < math.inf), size, 1)
     # nothing can be mended there, only reported
     tol = math.sqrt(eps) if xp.is_traced(spoilt) else _tolerance(A)
-    is_bad = xp.logical_not(eps * spoilt <= tol * size)
-    visible = seen_value(xp, is_bad)
+    is_good = eps * spoilt <= tol * size
+    visible = seen_value(xp, is_good)
     why = "an ill-conditioned part was divided by, which spoils the determinant of the whole"
-    if visible is not None and not np.any(visible):
-        return found
-    if visible is not None and fits_as_a_whole(A):
-        report(Info(Status.FELL_BACK, method="LU", message=why))
+    if visible is not None and not np.all(visible) and fits_as_a_whole(A):
+        report_fallback(why)
         return perform(whole())
-    report_failure(xp, (xp.logical_not(is_bad), Status.INACCURATE), message=why)
+    report_failure(xp, (is_good, Status.INACCURATE), message=why)
     return found
 
 
@@ -290,32 +293,25 @@ def settle_determinant(
 #     D + U C V^H = D' + [U E] diag(C, D_E - S) [V E]^H.
 
 
-def _weak_ratio(xp: Any, dtype: Any) -> float:
-    """The ratio |d_i| / s_i below which an entry is weak: at most eps^3/4 is lost by the others."""
-    return float(xp.eps(dtype) ** 0.25)
+WEAK = 1 / 4  # |d_i| < eps^WEAK s_i: then at most eps^3/4 is lost by the others
 
 
 def weak_entries(low_rank: Any, D: Any) -> Any:
     """The rows of weak entries of D, in any matrix of a batch; none if values cannot be seen."""
-    if not isinstance(D, Diagonal) or is_level(D):
-        return ()
-    weak, _ = _weakness(D, low_rank, _weak_ratio(D.xp, D.dtype))
-    return np.flatnonzero(np.any(np.reshape(host_value(D.xp, weak), (-1, D.shape[-1])), axis=0))
-
-
-def is_level(D: Any) -> bool:
-    """Whether no entry of D is far below the largest, so that none is weak (nor where values
-    cannot be seen)."""
-    values, ratio = seen_value(D.xp, D.d), _weak_ratio(D.xp, D.dtype)
+    values = seen_value(D.xp, D.d) if isinstance(D, Diagonal) else None
     if values is None or not values.size:
-        return True
+        return ()
     size = np.abs(values)
     smallest, largest = size.min(axis=-1), size.max(axis=-1)
-    return bool(np.all((smallest >= ratio * largest) & (smallest > 0)))
+    is_level = (smallest >= D.xp.eps(D.dtype) ** WEAK * largest) & (smallest > 0)
+    if np.all(is_level):  # no entry is far below the largest
+        return ()
+    weak = host_value(D.xp, _weakness(D, low_rank, WEAK)[0])
+    return np.flatnonzero(np.any(np.reshape(weak, (-1, D.shape[-1])), axis=0))
 
 
-def _weakness(D: Any, low_rank: Any, ratio: float) -> tuple[Array, Array]:
-    """Whether each entry of D is weak, and what it may be exchanged for."""
+def _weakness(D: Any, low_rank: Any, power: float) -> tuple[Array, Array]:
+    """Whether each entry of D is below eps^power s_i, and what it may be exchanged for."""
     xp = D.xp
     U, V, d = (xp.stop_gradient(x) for x in (*low_rank_sides(low_rank), D.d))
     size = xp.abs(d)
@@ -323,24 +319,24 @@ def _weakness(D: Any, low_rank: Any, ratio: float) -> tuple[Array, Array]:
     rank = min(U.shape[-1], V.shape[-1])
     if rank < size.shape[-1]:
         s = xp.minimum(s, xp.sort(size, axis=-1)[..., rank : rank + 1])  # q
-    weak = xp.logical_or(size < ratio * s, size == 0)
+    weak = (size < xp.eps(D.dtype) ** power * s) | (size == 0)
     largest = xp.max(size, axis=-1, keepdims=True)
     return weak, xp.where(s > 0, s, xp.where(largest > 0, largest, 1))
 
 
-def strengthened(low_rank: Any, D: Any, rows: Any) -> tuple[LowRank, LinearOperator]:
-    """The same sum with the weak entries of D in these rows exchanged: a low-rank term and D'."""
-    xp, device, n = D.xp, D._context.device, D.shape[-1]
-    weak, s = _weakness(D, low_rank, _weak_ratio(xp, D.dtype))
+def strengthened(low_rank: Any, D: Any) -> tuple[Any, Any]:
+    """The same sum with the weak entries of D exchanged, if there are any: a low-rank term and D'."""
+    rows = weak_entries(low_rank, D)
+    if not len(rows):
+        return low_rank, D
+    xp, device = D.xp, D._context.device
+    weak, s = _weakness(D, low_rank, WEAK)
     filled = xp.where(weak, xp.astype(s, D.dtype), D.d)  # D'
-    E = np.zeros((n, len(rows)))
-    E[rows, np.arange(len(rows))] = 1
+    E = np.arange(D.shape[-1])[:, None] == rows
     # D_E - S
     core = xp.make_diagonal(xp.take(D.d - filled, xp.asarray(rows, device=device), axis=-1))
     moved = LowRank(xp.asarray(E, dtype=core.dtype, device=device), None, core)
-    together = Sum(low_rank, moved)
-    assert isinstance(together, LowRank)
-    return together, Diagonal(filled)
+    return Sum(low_rank, moved), Diagonal(filled)
 
 
 def report_weak_entries(low_rank: Any, D: Any) -> None:
@@ -349,6 +345,6 @@ def report_weak_entries(low_rank: Any, D: Any) -> None:
     xp = D.xp
     if not isinstance(D, Diagonal) or 0 in D.d.shape or not any(map(is_unseen, (D.d, low_rank.U))):
         return
-    weak, _ = _weakness(D, low_rank, float(xp.eps(D.dtype) ** (1 / 3)))
+    weak, _ = _weakness(D, low_rank, 1 / 3)
     why = "entries of the diagonal are too small beside the low-rank term for the determinant lemma"
-    report_failure(xp, (xp.logical_not(xp.any(weak)), Status.INACCURATE), message=why)
+    report_failure(xp, (~xp.any(weak), Status.INACCURATE), message=why)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import Array, get
+from ...backends import Array
 from ...dispatch import Cost, perform, rule
-from ...factors.dense import TriangularFactor, probe, probe_of
+from ...factors.dense import TriangularFactor, probe_of
 from ...factors.host import FixedFactor, gohberg_semencul
 from ...factors.inverse import Implicit, Inverse
 from ...factors.structured import BandedFactor, FourierFactor, TridiagonalFactor, lapack_band
@@ -47,12 +47,10 @@ from ..common import (
     identity_like,
     ignore_float_errors,
     largest_rank,
-    outcome,
     reciprocal,
     reciprocal_spectrum,
     report_all,
     report_failure,
-    report_status,
     report_values,
     reports_nonfinite,
     to_computing_dtype,
@@ -61,13 +59,13 @@ from .auto import (
     attempts,
     cost_of_iteration,
     is_automatic,
-    is_iterative,
     is_left_to_residual,
     looks_definite,
     with_symmetry_of_entries,
 )
 from .cost import prefers_iteration, sparse_work
 from .inverse import (
+    are_small,
     check_square,
     column_norms,
     fits_as_a_whole,
@@ -131,12 +129,8 @@ def inv_low_rank(A: Any, method: Any) -> LinearOperator:
     """U C V^H of a rank below n is singular: its pseudoinverse, and a status that says so"""
     from ..least_squares import pinv
 
-    report(
-        Info(
-            Status.SINGULAR,
-            message=f"its rank is at most {A.U.shape[-1]}, smaller than {A.shape[-1]}",
-        )
-    )
+    why = f"its rank is at most {A.U.shape[-1]}, smaller than {A.shape[-1]}"
+    report(Info(Status.SINGULAR, message=why))
     return pinv(A)
 
 
@@ -156,35 +150,27 @@ def wraps_around(A: Any) -> bool:
 
 
 @rule(inv, Circulant)
+@rule(inv, Convolution, when=wraps_around, name="inv_convolution")
 def inv_circulant(A: Any, method: Any) -> LinearOperator:
-    """C^-1 = F^-1 diag(1 / F c) F, by fast Fourier transforms"""
-    return _by_fourier(A, A.col, A.shape[-1:]) if A.shape[-1] else A
+    """C^-1 = F^-1 diag(1 / F c) F, by fast Fourier transforms over the grid"""
+    if 0 in A.shape[-2:]:
+        return A
+    xp, is_real, (column, grid) = A.xp, not A.is_complex, periodic_column(A)
+    symbol = (xp.rfftn if is_real else xp.fftn)(column, axes=tuple(range(-len(grid), 0)))
+    frequencies = xp.reshape(symbol, (*A.batch_shape, -1))
+    reciprocals = xp.reshape(reciprocal_spectrum(xp, frequencies), symbol.shape)
+    return Inverse(A, FourierFactor._of(reciprocals, tuple(grid), is_real))
 
 
-@rule(inv, Convolution, when=wraps_around)
-def inv_convolution(A: Any, method: Any) -> LinearOperator:
-    """C^-1 = F^-1 diag(1 / F k) F, by fast Fourier transforms over the grid"""
-    return A if 0 in A.grid else _by_fourier(A, periodic_kernel(A), A.grid)
-
-
-def periodic_kernel(A: Any) -> Array:
-    """The first column of a periodic convolution, as a grid: its transform gives the
-    eigenvalues."""
+def periodic_column(A: Any) -> tuple[Array, tuple[int, ...]]:
+    """The first column of a periodic convolution, as a grid, and this grid: the transform of the
+    column gives the eigenvalues."""
+    if isinstance(A, Circulant):
+        return A.col, A.shape[-1:]
     kernel, origin = A._fitted()
     axes = tuple(range(-len(A.grid), 0))
-    return A.xp.roll(pad_end(A.xp, kernel, A.grid, axes), tuple(-o for o in origin), axis=axes)
-
-
-def _by_fourier(A: Any, column: Array, grid: tuple[int, ...]) -> LinearOperator:
-    xp, real, axes = A.xp, not A.is_complex, tuple(range(-len(grid), 0))
-    symbol = (xp.rfftn if real else xp.fftn)(column, axes=axes)
-    frequencies = xp.reshape(symbol, (*A.batch_shape, -1))
-    return Inverse(
-        A,
-        FourierFactor._of(
-            xp.reshape(reciprocal_spectrum(xp, frequencies), symbol.shape), tuple(grid), real
-        ),
-    )
+    padded = pad_end(A.xp, kernel, A.grid, axes)
+    return A.xp.roll(padded, tuple(-o for o in origin), axis=axes), A.grid
 
 
 @rule(inv, Tridiagonal, direct=True)
@@ -232,11 +218,10 @@ def report_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> Ar
         p = probe_of(A)
         x = factor._matmat(p)
         largest = xp.max(xp.stack([xp.max(xp.abs(e)) for e in entries if 0 not in e.shape]))
-        growth = (
-            MARGIN * n * xp.eps(A.dtype) * largest * column_norms(xp, x)[..., 0] / xp.vector_norm(p)
-        )
-        status = outcome(xp, growth < 1, Status.SINGULAR)
-        report_status(xp, xp.where(xp.isfinite(largest), status, int(Status.NONFINITE)))
+        scale = MARGIN * n * xp.eps(A.dtype) * largest / xp.vector_norm(p)
+        growth = scale * column_norms(xp, x)[..., 0]
+        finite = xp.isfinite(largest)
+        report_failure(xp, (finite, Status.NONFINITE), (growth < 1, Status.SINGULAR))
     return growth
 
 
@@ -250,21 +235,25 @@ SMALL_TOEPLITZ = 32  # rows below which nothing is faster than the matrix
 NARROW_BAND = 32  # diagonals up to which elimination beats the Fourier transform
 
 
-def is_large_and_seen(A: Any) -> bool:
-    """Whether A is square, too large to be formed lightly, and its values can be seen on the
-    host."""
+LARGEST_TRACED = 2048  # rows of a traced Toeplitz matrix that is still formed
+
+
+def is_large(A: Any) -> bool:
+    """Whether A is square and too large to be formed lightly. Values that JAX will see only when it
+    runs the program are taken to the host then."""
     m, n = A.shape[-2:]
-    return m == n > SMALL_TOEPLITZ and 0 not in A.shape and not A.xp.is_traced(A._diagonals())
+    if not A.xp.is_traced(A._diagonals()):
+        return m == n > SMALL_TOEPLITZ and 0 not in A.shape
+    return m == n > LARGEST_TRACED and A.xp.name == "jax"
 
 
-@rule(inv, Toeplitz, when=is_large_and_seen, like=identity_like, direct=True)
+@rule(inv, Toeplitz, when=is_large, like=identity_like, direct=True)
 def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
     """T^-1 from its first and last columns (Gohberg and Semencul), by fast Fourier transforms;
     along the band if that is narrow"""
     xp, n = A.xp, A.shape[-1]
-    values = np.asarray(host_value(xp, to_computing_dtype(xp, A._diagonals())))
-    values = values.astype(np.result_type(values, np.float64))
-    used = used_diagonals(values)
+    values = host_value(xp, to_computing_dtype(xp, A._diagonals()))  # None under tracing
+    used: Any = () if values is None else used_diagonals(values)
     if is_narrow_band(used, n):
         offsets = tuple(range(n - 1 - used[-1], n - used[0]))
         held = xp.stop_gradient(A._diagonals())
@@ -272,17 +261,17 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
             xp.broadcast_to(held[..., n - 1 - k, None], (*A.batch_shape, n - abs(k)))
             for k in offsets
         )
-        solver = inv_banded(Banded._of(lines, offsets, n, n), method).factor  # type: ignore[attr-defined]
-        return Inverse(A, Implicit._of(A, solver, None))
-    if not np.isfinite(values).all():
+        solver: Any = inv_banded(Banded._of(lines, offsets, n, n), method)
+        return Inverse(A, Implicit._of(A, solver.factor, None))
+    if values is not None and not np.isfinite(values).all():
         return no_inverse(A, Info(Status.NONFINITE))
     solver, accurate = _from_columns(A)
     with recording() as reports:
-        growth = host_value(xp, report_growth(A, solver, (A._diagonals(),)))
+        growth = report_growth(A, solver, (A._diagonals(),))
     # The formula loses as many digits as the condition has; a factorisation keeps the residual
     # small.
-    is_good = host_value(xp, accurate).all() and (growth < 100 * math.sqrt(xp.eps(A.dtype))).all()
-    if not is_good and fits_as_a_whole(A):
+    is_good = host_value(xp, xp.all(accurate & (growth < 100 * math.sqrt(xp.eps(A.dtype)))))
+    if is_good is not None and not is_good and fits_as_a_whole(A):
         return perform(inverse(A, method))
     why = "the first and last columns of the inverse were not found to the accuracy needed"
     report_failure(xp, (accurate, Status.INACCURATE), message=why)
@@ -304,7 +293,7 @@ def _from_columns(A: Any) -> tuple[LinearOperator, Array]:
     residual = xp.vector_norm(errors, axis=(-2, -1))
     # x_0 = 0 if the minor of size n - 1 is singular
     serves = size[..., 0] > 1e-8 * xp.max(size, axis=-1)
-    accurate = xp.logical_and(residual < math.sqrt(xp.eps(x.dtype)), serves)
+    accurate = (residual < math.sqrt(xp.eps(x.dtype))) & serves
     return gohberg_semencul(xp, x, y), accurate
 
 
@@ -317,29 +306,7 @@ def used_diagonals(values: Any) -> Any:
 def is_narrow_band(used: Any, n: int) -> bool:
     """Whether they are so few, around the main one, that elimination along them is faster than
     Fourier transforms."""
-    return bool(len(used)) and bool(
-        used[-1] - used[0] <= NARROW_BAND and used[0] < n <= used[-1] + 1
-    )
-
-
-LARGEST_TRACED = 2048  # rows of a traced Toeplitz matrix that is still formed
-
-
-def is_large_and_traced(A: Any) -> bool:
-    """Whether A is square, too large to be formed, and its values will be seen only when JAX
-    runs the program."""
-    m, n = A.shape[-2:]
-    return m == n > LARGEST_TRACED and A.xp.name == "jax" and A.xp.is_traced(A._diagonals())
-
-
-@rule(inv, Toeplitz, when=is_large_and_traced, direct=True)
-def inv_traced_toeplitz(A: Any, method: Any) -> LinearOperator:
-    """T^-1 from its first and last columns (Gohberg and Semencul), which the host finds when the
-    program runs"""
-    solver, accurate = _from_columns(A)
-    report_growth(A, solver, (A._diagonals(),))
-    report_failure(A.xp, (accurate, Status.INACCURATE))
-    return Inverse(A, Implicit._of(A, solver, None))
+    return bool(len(used) and used[-1] - used[0] <= NARROW_BAND and used[0] < n <= used[-1] + 1)
 
 
 def _both_columns(diagonals: Any) -> Any:
@@ -356,9 +323,8 @@ def _both_columns(diagonals: Any) -> Any:
 def is_sparse_and_seen(A: Any) -> bool:
     """Whether A is square, mostly zeros, and its values can be seen on the host."""
     m, n = A.shape[-2:]
-    return (
-        m == n and n > 0 and 4 * A.nnz <= n * n and 0 not in A.shape and not A.xp.is_traced(A.data)
-    )
+    is_sparse = m == n and 4 * A.nnz <= n * n and 0 not in A.shape
+    return is_sparse and not A.xp.is_traced(A.data)
 
 
 def fills_in(A: Any, method: Any = None) -> bool:
@@ -384,16 +350,10 @@ def inv_filling_sparse(A: Any, method: Any) -> LinearOperator:
     return Inverse(A, attempts(with_symmetry_of_entries(A), method))
 
 
-def stays_sparse(A: Any, method: Any = None) -> bool:
-    """Whether A is square, mostly zeros, seen on the host, and sparse elimination is not dearer
-    by far than an iteration."""
-    return not is_iterative(method) and is_sparse_and_seen(A) and not fills_in(A, method)
-
-
 @rule(
     inv,
     Sparse,
-    when=stays_sparse,
+    when=is_sparse_and_seen,
     cost=lambda A: Cost(*sparse_work(A)[::2]),
     like=identity_like,
     direct=True,
@@ -414,26 +374,15 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
             lu = SparseLU(values, structure.indptr, structure.columns, *ways, order=order)
         except ArithmeticError:
             continue
-        if not symmetric or _reproduces(values, lu, structure):
+        factor, p = FixedFactor._of(lu, "N", A.shape, A._context), probe_of(A)
+        # without pivoting it is stable for a positive definite matrix, else perhaps not
+        residual = p - A.detach() @ factor._matmat(p) if symmetric else None
+        if residual is None or are_small(xp, residual, p, math.sqrt(xp.eps(A.dtype))):
             if not structure.is_triangular:  # which is in order
                 structure.memo[place] = lu.order  # of the pattern: it serves other values too
-            factor = FixedFactor._of(lu, "N", A.shape, A._context)
             report_growth(A, factor, (A.data,))
             return Inverse(A, Implicit._of(A, factor, None))
     if fits_as_a_whole(A):
         return perform(inverse(A, method))  # which shows the rank
     why = "a pivot is exactly zero"
     return no_inverse(A, Info(Status.SINGULAR, method="SuperLU", message=why))
-
-
-def _reproduces(values: Any, lu: Any, structure: Any) -> bool:
-    """Whether elimination without pivoting was stable, as it is for a positive definite matrix,
-    tried on one vector."""
-    numpy = get("numpy")
-    p = np.broadcast_to(
-        probe(numpy, structure.shape[0], values.dtype, None),
-        (*values.shape[:-1], structure.shape[0], 1),
-    )
-    x = lu.solve(p, "N")
-    residual = p - numpy.sparse_matmul(values, structure, x)
-    return bool(np.linalg.norm(residual) <= math.sqrt(numpy.eps(values.dtype)) * np.linalg.norm(p))

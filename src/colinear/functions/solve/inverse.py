@@ -35,15 +35,14 @@ from ...methods import LDL, LU, QR, Auto, Cholesky, Method, fitting
 from ...methods.base import AUTO
 from ...operators import LinearOperator, ScaledIdentity
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
-from ...status import Status, is_unseen, take_for_granted
+from ...status import Status, first_failure, is_unseen, take_for_granted
 from ..common import (
     MARGIN,
+    UNCHANGED,
     dense,
     host_value,
     identity_like,
     ignore_float_errors,
-    is_traced_or_differentiated,
-    outcome,
     report_arrays,
     seen_value,
     square_size,
@@ -73,26 +72,22 @@ REFINEMENTS = 2  # steps of iterative refinement before another factorisation is
 
 
 class Solution(NamedTuple):
-    """An answer and how good it is. `status` is per matrix, `residual` relative and per column;
-    `stable`: no other factorisation can do better."""
+    """X of A X = B, and the factor of A that it was found by."""
 
     factor: LinearOperator
     X: Array
-    status: Array
-    residual: Array
-    stable: bool
 
 
 # --------------------------------------------------------------------------------------------------
 
 
-def candidates(A: LinearOperator, method: Method, differentiable: bool) -> list[str]:
-    """The factorisations to try, in order."""
+def candidates(A: LinearOperator, method: Method) -> list[str]:
+    """The factorisations to try, in order. LDL has no derivative; LU gives the same answer."""
+    is_plain = values_are_seen(A)
     if not isinstance(method, Auto):
-        # LDL has no derivative; LU gives the same answer.
-        return ["LU" if differentiable and isinstance(method, LDL) else method.name]
+        return [method.name if is_plain or not isinstance(method, LDL) else "LU"]
     names = ["LU", "QR"]
-    if A.properties & SELF_ADJOINT and not differentiable:
+    if A.properties & SELF_ADJOINT and is_plain:
         names.insert(0, "LDL")
     if A.properties & POSITIVE_SEMIDEFINITE:
         names.insert(0, "Cholesky")
@@ -110,12 +105,8 @@ def factorise(
     """The choice of a factorisation of A, from whose solution for the columns of B `finish`
     makes the result."""
     chosen = AUTO if method is None else fitting(function, method, *FACTORISATIONS)
-    names = candidates(A, chosen, A.xp.hides_values and not values_are_seen(A))
-
-    def cost() -> Cost:
-        size = math.prod(A.shape)
-        return Cost(_FLOPS[names[0]] * A.shape[-1] * size, float(itemsize(A)) * size)
-
+    names = candidates(A, chosen)
+    cost = functools.partial(factorisation_cost, A, names[0])
     why = _WHY[names[0]] if isinstance(chosen, Auto) else "asked for"
     return Choice(lambda: finish(_solution(A, B, chosen, names)), names[0], cost, why, like)
 
@@ -127,6 +118,12 @@ _WHY = {
 }
 FACTORISATIONS = (Cholesky, LDL, LU, QR)
 _FLOPS = {"Cholesky": 1 / 3, "LDL": 1 / 3, "LU": 2 / 3, "QR": 4 / 3}
+
+
+def factorisation_cost(A: LinearOperator, name: str) -> Cost:
+    """What it costs to factor the matrix, in place, by the factorisation of this name."""
+    size = math.prod(A.shape)
+    return Cost(_FLOPS[name] * A.shape[-1] * size, float(itemsize(A)) * size)
 
 
 ONE_TRIANGLE = {
@@ -146,37 +143,44 @@ def _with_probe(xp: Any, B: Array | None, A: Array) -> Array:
     return xp.concat([B, p if B.ndim == 2 else xp.broadcast_to(p, (*B.shape[:-1], 1))], axis=-1)
 
 
+# JAX runs programs of fewer than 1000 flops at once, others in a thread of their own (10 us). So the
+# residual of the probe is looked at only where no other is looked at.
+
+
 def _judge(
-    xp: Any, A: Array, B: Array, tol: float, name: str, factor: Any, broken: Any, X: Array
-) -> Solution:
-    """How well X solves A X = B, whose last column is the probe. `broken`: which factorisations
-    of this name broke down, None if none can."""
-    R = B - xp.matmul(A, X)
-    r, b, x = (column_norms(xp, Y) for Y in (R, B, X))
-    eps, n, largest = xp.eps(A.dtype), A.shape[-1], xp.max(xp.abs(A), axis=(-2, -1))
+    xp: Any, A: Array, B: Array, tol: float, name: str, broken: Any, X: Array
+) -> tuple[Any, Array, Array]:
+    """The status of X in A X = B, whose last column is the probe, the relative residuals of the
+    other columns, and the backward errors of all that was looked at.
+
+    `broken`: which factorisations of this name broke down, None if none can.
+    """
+    A, B, X = map(xp.stop_gradient, (A, B, X))
+    eps, n, count = xp.eps(A.dtype), A.shape[-1], B.shape[-1] - 1
+    largest, x = xp.max(xp.abs(A), axis=(-2, -1)), column_norms(xp, X)
     # |A^-1 p| / |p| is |A^-1| / sqrt(n) or so for a p without structure: where this exceeds 1, A is
     # singular to working accuracy.
-    growth = MARGIN * n * eps * largest * (x[..., -1] / b[..., -1])
-    backward = r[..., -1] / (n * largest * x[..., -1] + b[..., -1])
-    columns = (r / xp.where(b == 0, 1, b))[..., :-1]
-    fine = backward <= math.sqrt(eps)
-    if columns.shape[-1]:
-        fine = xp.logical_and(fine, xp.all(columns <= tol, axis=-1))
-    status = outcome(xp, fine, Status.INACCURATE)
-    status = xp.where(growth < 1, status, int(Status.SINGULAR))
-    if broken is not None:
-        status = xp.where(broken, int(_BROKEN[name]), status)
-    finite = xp.logical_and(xp.isfinite(largest), xp.all(xp.isfinite(b), axis=-1))
-    status = xp.where(finite, status, int(Status.NONFINITE))
-    rounding = seen_value(xp, backward)
-    return Solution(
-        factor, X, status, columns, rounding is not None and bool((rounding <= 10 * n * eps).all())
+    growth = MARGIN * n * eps / probe_norm(n) * largest * x[..., -1]
+    residual, backward, most, fine = x[..., :0], x[..., :0], largest, True
+    if count or state.left_out is None or not is_unseen(X):
+        columns = slice(count or None)  # the right sides, the probe if there are none
+        B, X, x = B[..., columns], X[..., columns], x[..., columns]
+        r, b = column_norms(xp, B - xp.matmul(A, X)), column_norms(xp, B)
+        residual = (r / xp.where(b == 0, 1, b))[..., :count]
+        backward = r / (n * largest[..., None] * x + b)
+        fine = xp.all(residual <= tol if count else backward <= math.sqrt(eps), axis=-1)
+        most = xp.maximum(largest, xp.max(b, axis=-1))
+    status = first_failure(
+        xp,
+        (xp.isfinite(most), Status.NONFINITE),
+        (broken is None or ~broken, _BROKEN.get(name, Status.SINGULAR)),
+        (growth < 1, Status.SINGULAR),
+        (fine, Status.INACCURATE),
     )
+    return status, residual, backward
 
 
-def _is_plainly_right(
-    xp: Any, A: Array, B: Array, X: Array, tol: float, broken: Status = Status.SINGULAR
-) -> bool:
+def _is_plainly_right(xp: Any, A: Array, B: Array, X: Array, tol: float, broken: Status) -> bool:
     """A sufficient test of what `_judge` looks at, cheap, and passed by most answers. `broken`: what
     NaN in X mean."""
     n, eps = A.shape[-1], xp.eps(A.dtype)
@@ -186,50 +190,21 @@ def _is_plainly_right(
     if is_one and not xp.hides_values and A.dtype is B.dtype is X.dtype:
         return solves(A, X, B, ratio, limit)
     A = xp.stop_gradient(A)
-    is_later = xp.is_on_device(X) and is_unseen(X)
-    if is_later and state.left_out is not None:
-        # the residual of the whole is asked for too, so that only the growth of A^-1 is left
-        norms = rough_norms(xp, X[..., -1], -1), rough_norms(xp, A, (-2, -1))
-        test = functools.partial(status_of_growth, limit / probe_norm(n), broken)
+    if xp.is_on_device(X) and is_unseen(X):
+        limit, size = limit / probe_norm(n), rough_norms(xp, A, (-2, -1))
+        test: Any = functools.partial(status_by_norms, limit, eps, tol, broken)
+        if state.left_out is None:
+            R = B - xp.matmul(A, X)
+            norms = size, rough_norms(xp, X), rough_norms(xp, R), *sizes_of_columns(xp, B)
+        else:  # the residual of the whole is asked for too: only the growth of A^-1 is left
+            test = functools.partial(status_of_growth, limit, broken)
+            norms = rough_norms(xp, X[..., -1], -1), size
         return take_for_granted(test, *norms, failure=broken)
-    if is_later:
-        R = B - xp.matmul(A, X)
-        sizes = rough_norms(xp, A, (-2, -1)), rough_norms(xp, X), rough_norms(xp, R)
-        test = functools.partial(status_by_norms, limit / probe_norm(n), eps, tol, broken)
-        return take_for_granted(test, *sizes, *sizes_of_columns(xp, B), failure=broken)
     if not are_small(xp, B - xp.matmul(A, X), B, ratio):
         return False
     size = xp.sum(squares(xp, A, axis=-1), axis=-1)  # |A|_F^2
     growth = limit**2 * size * squares(xp, X[..., -1], axis=-1)
     return bool(xp.all((growth < squares(xp, B[..., -1], axis=-1)) & (size > 1e-30)))
-
-
-# JAX runs programs of fewer than 1000 flops at once, others in a thread of their own (10 us). So a
-# program looks at the residual of the probe only where no other is looked at.
-
-
-def _traced_status(
-    xp: Any, A: Array, B: Array, X: Array, tol: float, name: str, broken: Any
-) -> Array:
-    """The status of X in a program that solves A X = B, whose last column is the probe; one for
-    each matrix."""
-    A, B, X = map(xp.stop_gradient, (A, B, X))
-    eps, n, count = xp.eps(A.dtype), A.shape[-1], B.shape[-1] - 1
-    largest, x = xp.max(xp.abs(A), axis=(-2, -1)), column_norms(xp, X[..., -1:])
-    finite, B, X = xp.isfinite(largest), B[..., : count or 1], X[..., : count or 1]
-    status: Any = int(Status.SUCCESS)
-    if count:
-        r, b = column_norms(xp, B - xp.matmul(A, X)), column_norms(xp, B)
-        is_right = xp.all(r <= tol * xp.where(b == 0, 1, b), axis=-1)
-        status = outcome(xp, is_right, Status.INACCURATE)
-        finite = xp.logical_and(finite, xp.all(xp.isfinite(b), axis=-1))
-    elif state.left_out is None:
-        r, scale = column_norms(xp, B - xp.matmul(A, X)), probe_norm(n) + n * largest * x[..., 0]
-        status = outcome(xp, r[..., 0] <= math.sqrt(eps) * scale, Status.INACCURATE)
-    growth = MARGIN * n * eps / probe_norm(n) * largest * x[..., 0]  # see `_judge`
-    status = xp.where(growth < 1, status, int(Status.SINGULAR))
-    status = status if broken is None else xp.where(broken, int(_BROKEN[name]), status)
-    return xp.where(finite, status, int(Status.NONFINITE))
 
 
 def worst(xp: Any, status: Array) -> Status | None:
@@ -241,8 +216,7 @@ def worst(xp: Any, status: Array) -> Status | None:
 def solution(A: LinearOperator, B: Array | None, method: Method | None) -> Solution:
     """The solution of A X = B by the chain of factorisations; reports how it went."""
     chosen = fitting("solve", method, *FACTORISATIONS)
-    is_watched = is_traced_or_differentiated(A.xp, dense(A))
-    return _solution(A, B, chosen, candidates(A, chosen, is_watched))
+    return _solution(A, B, chosen, candidates(A, chosen))
 
 
 def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[str]) -> Solution:
@@ -253,7 +227,7 @@ def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[st
         factor = LUFactor._of(*xp.lu_factor(matrix))
         X = matrix[..., :0] if B is None else factor @ B
         report(Info(method="LU"))
-        return Solution(factor, X, xp.zeros((), dtype=None), xp.zeros(X.shape[-1:]), True)
+        return Solution(factor, X)
     dtype = A.dtype
     if B is not None and B.dtype is not dtype:
         dtype = xp.result_type(dtype, B.dtype)
@@ -264,30 +238,27 @@ def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[st
         if B is not None or "LDL" not in names:  # whose factors each framework keeps in its own way
             xp, given = _nearest(xp, given)
         matrix, B = given if B is not None else (*given, None)
-    best, info, first, sides = None, None, None, _with_probe(xp, B, matrix)
+    first, info, is_right, sides = None, None, False, _with_probe(xp, B, matrix)
     if not is_traced and names[0] != "QR" and not is_detailed():
         broken = _BROKEN.get(names[0], Status.SINGULAR)
-        if sides.ndim == matrix.ndim == 2:  # LAPACK does not warn of infinities
-            first = _factored(xp, names[0], matrix, sides)
+        is_one = sides.ndim == matrix.ndim == 2  # LAPACK does not warn of infinities
+        with UNCHANGED if is_one else ignore_float_errors(xp):
+            first = _factored(xp, names[0], matrix, sides, MAKE[names[0]])
             is_right = _is_plainly_right(xp, matrix, sides, first[2], tol, broken)
-        else:
-            with ignore_float_errors(xp):
-                first = _factored(xp, names[0], matrix, sides)
-                is_right = _is_plainly_right(xp, matrix, sides, first[2], tol, broken)
-        if is_right:
-            best = Solution(first[0], first[2][..., :-1], None, None, True)
-    if best is None:
+    if is_right:
+        factor, _, X = first  # type: ignore[misc]
+    else:
         with ignore_float_errors(xp):
             is_free = isinstance(chosen, Auto)
-            best, info = _first_right(xp, matrix, sides, tol, names, is_traced, is_free, first)
+            factor, X, info = _first_right(xp, matrix, sides, tol, names, is_traced, is_free, first)
+    X = X[..., :-1]
     if own is not xp:
         put = functools.partial(own.asarray, device=A._context.device)
-        factor = best.factor if B is not None else best.factor._map(put)
-        best = best._replace(factor=factor, X=put(best.X))
+        factor, X = factor if B is not None else factor._map(put), put(X)
         info = info and info.replace(residual=put(info.residual))
     if info is not None:
         report(info if B is not None else info.replace(residual=None))
-    return best
+    return Solution(factor, X)
 
 
 SMALL_ON_HOST = 4096  # entries of a matrix that NumPy factors before a framework has begun
@@ -302,12 +273,11 @@ def _nearest(xp: Any, arrays: Sequence[Array]) -> tuple[Any, Sequence[Array]]:
     return (xp, arrays) if any(x is None for x in views) else (get("numpy"), views)
 
 
-def _factored(xp: Any, name: str, A: Array, B: Array, make: Any = None) -> tuple[Any, Any, Array]:
+def _factored(xp: Any, name: str, A: Array, B: Array, make: Any) -> tuple[Any, Any, Array]:
     """The factor of A, where it broke down, and the solution for B."""
     if name == "LU" and not xp.hides_values and A.ndim == B.ndim == 2 and A.dtype is B.dtype:
         LU, pivots, X = lu_factor_and_solve(A, B)
         return LUFactor._of(LU, pivots), None, X
-    make = make or MAKE[name]
     is_plain = name == "QR" or not xp.hides_values
     factor, broken = make(xp, A) if is_plain else differentiable(xp, make, A)
     return factor, broken, factor._matmat(B)
@@ -322,61 +292,48 @@ def _first_right(
     is_traced: bool,
     is_free: bool,
     first: Any,
-) -> tuple[Solution, Info | None]:
-    """The solution by the first of these factorisations that is right, else by the best, and what
-    is to be reported; under tracing that of the first. `first`: what the first of them gave, if it
-    was tried."""
-    held = xp.stop_gradient(A)  # to judge with
-    judge = functools.partial(_judge, xp, held, B, tol)
+) -> tuple[LinearOperator, Array, Info]:
+    """The factor and solution by the first of these factorisations that is right, else by the best,
+    and what is to be reported; under tracing those of the first. `first`: what the first of them
+    gave, if it was tried."""
     failures: list[str] = []
-    best, best_status, best_name = None, Status.NONFINITE, names[0]
+    best: Any = None
     while names:
         name, names = names[0], names[1:]
-        make = cholesky_or_lu if is_traced and is_free and name == "Cholesky" else None
+        make = cholesky_or_lu if is_traced and is_free and name == "Cholesky" else MAKE[name]
         factor, broken, X = first or _factored(xp, name, A, B, make)
         first = None
-        if is_traced and xp.is_functional and not is_detailed():
-            unseen = _traced_status(xp, held, B, X, tol, name, broken)
-            # of what is differentiated alone the status can be seen, and others tried
-            if worst(xp, unseen) in (None, Status.SUCCESS):
-                info = Info(unseen, method=name)
-                return Solution(factor, X[..., :-1], None, None, False), info
-        found = judge(name, factor, broken, X)
-        status = worst(xp, found.status)
-        if status is None:
-            info = Info(found.status, residual=found.residual, method=name)
-            return found._replace(X=X[..., :-1]), info
+        judge = functools.partial(_judge, xp, A, B, tol, name, broken)
+        status, residual, backward = judge(X)
+        if not isinstance(status, Status):
+            residual = residual if is_detailed() else None
+            return factor, X, Info(status, residual=residual, method=name)
         for _ in range(REFINEMENTS):
-            if status != Status.INACCURATE:
+            if status != Status.INACCURATE or B.shape[-1] == 1:
                 break
-            X = found.X + factor._matmat(B - xp.matmul(A, found.X))
-            refined = judge(name, factor, broken, X)
-            if not _is_better(xp, refined, found):
+            better = X + factor._matmat(B - xp.matmul(A, X))  # x + A^-1 r
+            refined = judge(better)
+            if not host_value(xp, refined[1]).max() < host_value(xp, residual).max():
                 break
-            found, status = refined, worst(xp, refined.status)
-        assert status is not None
-        if best is None or status <= best_status or name == "QR":
-            best, best_status, best_name = found, status, name
+            X, (status, residual, backward) = better, refined
+        if best is None or status <= best[2].status or name == "QR":
+            best = factor, X, Info(status, residual=residual, method=name)
         if status in (Status.SUCCESS, Status.NONFINITE):
             break
         failures.append(f"{name} failed ({status.name})")
-        if status is Status.SINGULAR or found.stable:
+        rounding = 10 * A.shape[-1] * xp.eps(A.dtype)
+        if status is Status.SINGULAR or (host_value(xp, backward) <= rounding).all():
             names = names[-1:]  # QR at once, which shows the rank: the others would find the same
-    assert best is not None
+    factor, X, info = best
     message = ", ".join(failures[:-1])
-    if best_status is Status.SUCCESS and failures:
-        message = f"{', '.join(failures)}; {best_name} gave the answer"
-        best_status = Status.FELL_BACK
-    elif best_status.is_failure and best_name in ONE_TRIANGLE:
+    if info.status is Status.SUCCESS and failures:
+        why = f"{', '.join(failures)}; {info.method} gave the answer"
+        return factor, X, info.replace(status=Status.FELL_BACK, message=why)
+    if info.status.is_failure and info.method in ONE_TRIANGLE:
+        held = xp.stop_gradient(A)
         is_mirrored = host_value(xp, reproduces(xp, held, mirrored(xp, held))).all()
-        message = message if is_mirrored else ONE_TRIANGLE[best_name]
-    info = Info(best_status, residual=best.residual, method=best_name, message=message)
-    return best._replace(X=best.X[..., :-1]), info
-
-
-def _is_better(xp: Any, new: Solution, old: Solution) -> bool:
-    a, b = (xp.to_numpy(xp.stop_gradient(s.residual)) for s in (new, old))
-    return bool(a.size) and float(a.max()) < float(b.max())
+        message = message if is_mirrored else ONE_TRIANGLE[info.method]
+    return factor, X, info.replace(message=message)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -452,7 +409,10 @@ inv = function("inv", base=inverse)
 
 def all_square(A: LinearOperator) -> bool:
     """Whether every operand is square."""
-    return all(operand.shape[-1] == operand.shape[-2] for operand in A.operands)
+    for operand in A.operands:  # `all` would take a frame for each
+        if operand.shape[-1] != operand.shape[-2]:
+            return False
+    return True
 
 
 def kept(A: LinearOperator, inverse: LinearOperator) -> LinearOperator:

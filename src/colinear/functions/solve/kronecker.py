@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...backends import Array, adjoint, namespace_of
-from ...dispatch import Choice, arrange, rule
+from ...dispatch import Choice, rule
 from ...factors.inverse import Inverse
 from ...factors.structured import SchurFactor, SpectralFactor
 from ...info import Info, report
@@ -24,21 +24,20 @@ from ...operators import (
     LinearOperator,
     Product,
     Scaled,
-    ScaledIdentity,
     Sum,
 )
-from ...operators.diagonal import scalar_of
 from ...operators.neutral import dense_part
 from ...operators.rewrites import kronecker_terms, share_factors
 from ...operators.scaled import beside, multiply_scalars
 from ...operators.sparse_algebra import DIAGONAL, SHIFT, diagonal_of
-from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Unitary
+from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, failed
 from ..common import (
     host_value,
     identity_like,
     ignore_float_errors,
     in_context,
+    is_positive,
     operands_in_context,
     outer,
     reciprocal,
@@ -49,19 +48,15 @@ from ..common import (
 )
 from ..spectrum import eig, factors_self_adjoint, spectrum_by_factors
 from .elimination import dense_fallback, judged
-from .inverse import by_equation, inv, no_inverse
-from .sums import kronecker_of_self_adjoint
+from .inverse import all_square, by_equation, inv, no_inverse
+from .sums import kronecker_and_shift, kronecker_of_self_adjoint
 
 # --------------------------------------------------------------------------------------------------
 
 
 def factors_are_square(A: LinearOperator) -> bool:
     """Whether the factors of the Kronecker term are square."""
-    for term in A.operands:
-        for factor in term.operands:
-            if factor.shape[-1] != factor.shape[-2]:
-                return False
-    return True
+    return all(map(all_square, A.operands))
 
 
 def factors_are_general(A: LinearOperator) -> bool:
@@ -73,16 +68,24 @@ def factors_are_general(A: LinearOperator) -> bool:
 @by_equation
 def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> Any:
     """(A ⊗ B + c I)^-1 = (V ⊗ W) (Λ ⊗ M + c)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1"""
-    kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
-    return _by_eigenvectors(A, kronecker, scalar_of(shift), method)
+    kronecker, c = kronecker_and_shift(A)
+
+    def pairs_of_factors() -> list[Any]:
+        # judged by the condition of all together
+        return [eig(factor, info=True)[0] for factor in operands_in_context(kronecker)]
+
+    def like() -> LinearOperator:
+        pairs_of_factors()
+        return identity_like(A)
+
+    return Choice(lambda: _in_eigenvectors(A, kronecker, c, method, pairs_of_factors()), like=like)
 
 
 @rule(inv, KroneckerSum)
-@by_equation
 def inv_kronecker_sum_by_eigenvectors(A: Any, method: Any) -> Any:
     """(A ⊕ B)^-1 = (V ⊗ W) (Λ ⊕ M)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1; by Schur forms
     if these are ill-conditioned"""
-    return _by_eigenvectors(A, A, 0.0, method)
+    return inv_shifted_kronecker_by_eigenvectors(A, method)
 
 
 def is_a_power_of_self_adjoint(A: Any) -> bool:
@@ -98,27 +101,6 @@ def inv_kronecker_sum_power(A: Any, method: Any) -> LinearOperator:
     values, vectors = spectrum_by_factors(A.operands[0])
     reciprocals = reciprocal_spectrum(A.xp, values) ** len(A.operands)
     return Product(vectors, Diagonal(reciprocals), vectors.H)._claim(A.properties)
-
-
-@rule(inv, Unitary[Product[KroneckerSum, ...]])  # type: ignore[misc]
-def inv_unitary_kronecker_sums(A: Any, method: Any) -> LinearOperator:
-    """Q^-1 = Q^H"""
-    return A.H
-
-
-def _by_eigenvectors(A: Any, kronecker: Any, c: Any, method: Any) -> Choice:
-    """The choice of the eigenvectors of the factors, or of their Schur forms where these are
-    ill-conditioned."""
-
-    def pairs_of_factors() -> list[Any]:
-        # judged by the condition of all together
-        return [eig(factor, info=True)[0] for factor in operands_in_context(kronecker)]
-
-    def like() -> LinearOperator:
-        pairs_of_factors()
-        return identity_like(A)
-
-    return Choice(lambda: _in_eigenvectors(A, kronecker, c, method, pairs_of_factors()), like=like)
 
 
 def _in_eigenvectors(
@@ -190,17 +172,11 @@ def _definiteness(A: Any) -> int:
     """How well an operator serves as the B of a pencil (A, B): 0 best, 4 not at all."""
     if isinstance(A, Identity):
         return 0
-    if isinstance(A, Diagonal | ScaledIdentity):
-        values = A.xp.peek(A.d if isinstance(A, Diagonal) else A.xp.asarray(A.c))
-        if (
-            values is not None
-            and not np.iscomplexobj(values)
-            and bool((np.asarray(values) > 0).all())
-        ):
-            return 1
-    return (
-        2 if A.properties & POSITIVE_DEFINITE else 3 if A.properties & POSITIVE_SEMIDEFINITE else 4
-    )
+    if isinstance(A, DIAGONAL) and is_positive(A):
+        return 1
+    if A.properties & POSITIVE_DEFINITE:
+        return 2
+    return 3 if A.properties & POSITIVE_SEMIDEFINITE else 4
 
 
 def pairs_are_definite(A: Any) -> bool:
@@ -236,11 +212,8 @@ def pencil(
     one is positive."""
     xp = whole.xp
     if isinstance(B, DIAGONAL) and isinstance(C, DIAGONAL):
-        return (
-            xp.real(diagonal_of(B, in_context(B, whole))),
-            xp.real(diagonal_of(C, in_context(C, whole))),
-            Identity(B.shape[-1], like=whole),
-        )
+        beta, gamma = (xp.real(diagonal_of(D, in_context(D, whole))) for D in (B, C))
+        return beta, gamma, Identity(B.shape[-1], like=whole)
     if _definiteness(B) < _definiteness(C):
         gamma, beta, T = pencil(C, B, whole)
         return beta, gamma, T
@@ -253,17 +226,23 @@ def pencil(
     return values, ones, Dense(xp.solve_triangular(L, Q, adjoint=True))
 
 
+def invert_simpler_term(A: Any, method: Any) -> tuple[Any, Any, list[Any]]:
+    """c and the factors of the term that is simpler to invert, a and those of the other one, and
+    the inverse and its Info of each of the former."""
+    terms = sorted(
+        kronecker_terms(A),
+        key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1]),
+    )
+    simple, other = ((c, [in_context(factor, A) for factor in factors]) for c, factors in terms)
+    return simple, other, [inv(factor, method, info=True) for factor in simple[1]]
+
+
 @rule(inv, Sum[TERM, TERM], when=factors_fit)  # type: ignore[misc]
 @by_equation
 @judged
 def inv_kronecker_pencil(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + C ⊗ D)^-1 = (C^-1 A ⊗ D^-1 B + I)^-1 (C ⊗ D)^-1"""
-    terms = sorted(
-        kronecker_terms(A),
-        key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1]),
-    )  # the simpler to invert
-    (c, simple), (a, other) = terms
-    found = [inv(in_context(factor, A), method, info=True) for factor in simple]
+    (c, _), (a, other), found = invert_simpler_term(A, method)
     for _, info in found:
         if failed(info.status) is True:
             why = "a factor is singular, so the other product cannot be divided by its product"

@@ -3,7 +3,6 @@ once."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import Any
 
@@ -33,12 +32,16 @@ from ...operators import (
     Tridiagonal,
     simplify,
 )
+from ...operators.context import kind_of
 from ...operators.rewrites import LARGE_GRID
 from ...operators.sparse_algebra import DIAGONAL, diagonal_of
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
 from ...status import failed, is_unseen
 from ..common import (
+    FEW,
     MARGIN,
+    UNCHANGED,
+    are_plain,
     have_failed,
     host_value,
     ignore_float_errors,
@@ -50,15 +53,14 @@ from ..common import (
     product_is_finite_later,
     reciprocal,
     report_all,
-    to_computing_dtype,
     values_are_seen,
 )
 from ..spectrum import eig
 from ..spectrum.components import diagonals_are_constant
 from . import System, apply_inverse, right_side, solve, solve_by_inverse
-from .auto import leave_to_residual
+from .auto import leave_to_residual, limits
 from .compositions import blocks_are_alike
-from .families import is_large_and_seen, is_narrow_band, used_diagonals
+from .families import is_narrow_band, used_diagonals
 from .inverse import all_square, are_small, inv, solution
 from .sums import capacitance_by_entries, low_rank_and_diagonal, rank_is_low
 
@@ -74,7 +76,6 @@ from .sums import capacitance_by_entries, low_rank_and_diagonal, rank_is_low
 # rows of a product of matrices that is formed: the work is less than that of looking at its factors
 TINY = 32
 FREE = (Auto, type(None))  # methods that leave the choice to us
-NOTHING: Any = contextlib.nullcontext()
 WORTH_A_BOUND = 10_000  # entries of a right side from which a bound costs less than it saves
 
 
@@ -88,10 +89,8 @@ def is_plain(A: LinearOperator, b: Any, method: Any) -> bool:
     be seen."""
     if isinstance(method, Iterative) or isinstance(b, LinearOperator) or A.is_neutral:
         return False
-    seen = A.xp.name == "numpy" or not any(
-        is_traced_or_differentiated(A.xp, x) for x in (b, *A.arrays()) if is_array(x)
-    )
-    return seen and not is_half(A.xp, A.dtype)
+    is_seen = not (is_array(b) and is_traced_or_differentiated(A.xp, b)) and values_are_seen(A)
+    return is_seen and not is_half(A.xp, A.dtype)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -113,10 +112,10 @@ def _bound(xp: Any, factors: Any, inverses: list[Array]) -> float:
     its factors."""
     product, rounding, condition = 1.0, 0.0, 1.0
     for A, W in zip(factors, inverses):
-        n, same = W.shape[-1], xp.eye(W.shape[-1], dtype=A.dtype, device=A._context.device)
+        n = W.shape[-1]
         gamma = (n + 1) * xp.eps(A.dtype) * (2 if A.is_complex else 0.5)
         kappa = _norm(xp, A.A) * _norm(xp, W)
-        product *= 1 + _norm(xp, same - xp.matmul(A.A, W)) + gamma * kappa
+        product *= 1 + _norm(xp, xp.eye(n, **kind_of(A)) - xp.matmul(A.A, W)) + gamma * kappa
         condition *= kappa
         rounding += gamma * condition
     return 2 * product * (product - 1 + rounding)
@@ -182,13 +181,10 @@ def solve_kronecker(A: Any, b: Any, method: Any) -> Any:
         return solve_by_inverse(A, b, method)
     xp, inverse, s = A.xp, inv(A, method), System.of(A, checked(A, b), method)
     with ignore_float_errors(xp):
-        if isinstance(inverse, Kronecker):  # else the method was not for the factors
-            matrices = once_each(lambda W: W.to_dense(), inverse.operands)
-            if (
-                not is_unseen(s.b)
-                and _bound(xp, A.operands, matrices) <= s.tol
-                and bool(xp.all(xp.isfinite(s.b)))
-            ):
+        # else the method was not for the factors
+        if isinstance(inverse, Kronecker) and not is_unseen(s.b) and xp.all(xp.isfinite(s.b)):
+            matrices = once_each(LinearOperator.to_dense, inverse.operands)
+            if _bound(xp, A.operands, matrices) <= s.tol:
                 return Kronecker(*map(Dense._of, matrices)) @ s.b
         return apply_inverse(s, inverse)
 
@@ -242,19 +238,17 @@ def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
     """x = D^-1 (b - U y) for (I + C V^H D^-1 U) y = C V^H D^-1 b"""
     if is_detailed():
         return solve_by_inverse(A, b, method)
-    xp, (low_rank, D), b = A.xp, low_rank_and_diagonal(A), checked(A, b)
-    d = D.d if isinstance(D, Diagonal) else diagonal_of(D, A)
-    d, B, U = d[..., None], b[:, None] if b.ndim == 1 else b, low_rank.U
-    left = leave_to_residual() if xp.is_on_device(B) else NOTHING
+    xp, (low_rank, D), s = A.xp, low_rank_and_diagonal(A), System.of(A, checked(A, b), method)
+    d, B, U = diagonal_of(D, A)[..., None], s.B, low_rank.U
+    left = leave_to_residual() if xp.is_on_device(B) else UNCHANGED
     with recording() as reports, left, ignore_float_errors(xp):
         K, right = capacitance_by_entries(low_rank, d)
         scaled = B / d
         X = scaled - xp.matmul(U, solution(K, xp.matmul(right, scaled), None).X) / d
         R = B - d * X - xp.matmul(U, xp.matmul(right, X))
-        is_right = not reports and are_small(xp, R, B, (method or Auto()).tolerance(xp, A.dtype))
-    if not is_right:
-        return solve_by_inverse(A, b, method)  # which says what is wrong
-    return X[..., 0] if b.ndim == 1 else X
+        is_right = not reports and are_small(xp, R, B, s.tol)
+    # the other way says what is wrong
+    return s.answer(X) if is_right else solve_by_inverse(A, b, method)
 
 
 # Solves of families whose answer needs no look at the whole residual, or one that is cheap.
@@ -269,11 +263,13 @@ def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
     if not isinstance(A, Diagonal) or isinstance(b, LinearOperator):
         return inv(A, method) @ b
     d = A.d if b.ndim == 1 else A.d[..., None]
+    if type(d) is np.ndarray and d.size <= FEW and are_plain(d):
+        return b / d
     if A.xp.is_on_device(d) and is_unseen(d) and A.xp.is_floating(b):
         x = b / d
         if product_is_finite_later(A.xp, d, x):
             return x
-    return reciprocal(A.d) * b if b.ndim == 1 else reciprocal(A.d)[..., None] * b
+    return reciprocal(d) * b
 
 
 # Systems on a grid whose operator is a Kronecker sum of two tridiagonal ones: one is diagonalised,
@@ -284,15 +280,8 @@ def lines_are_constant(A: Any, b: Any = None, method: Any = None) -> bool:
     """Whether all factors are one Kronecker sum of two real positive tridiagonals, the last one
     of constant diagonals, in NumPy."""
     grid: Any = A.operands[0] if isinstance(A, Product) else A
-    if (
-        isinstance(method, Iterative)
-        or isinstance(b, LinearOperator)
-        or A.xp.name != "numpy"
-        or grid.batch_shape
-        or grid.is_complex
-        or A.dtype.itemsize < 4
-        or 0 in A.shape
-    ):
+    is_real = not (grid.batch_shape or grid.is_complex or 0 in A.shape)
+    if not is_real or A.xp.hides_values or not is_plain(A, b, method):
         return False
     first, last = grid.operands
     positive = first.properties & last.properties & POSITIVE_SEMIDEFINITE
@@ -320,7 +309,10 @@ def solve_by_lines(A: Any, b: Any, method: Any) -> Any:
         np.max(np.abs(first.diag)) + 2 * np.max(np.abs(first.lower), initial=0) + values[-1]
     )  # at least |A|
     with np.errstate(all="ignore"):
-        multipliers, pivots = _factored(first, values)
+        # A + λ I = L D L^T for each λ of B: the multipliers of L and the pivots D, by rows
+        shifted, squares = first.diag + values[:, None], first.lower**2
+        pivots = np.ascontiguousarray(A.xp.tridiagonal_pivots(shifted, squares).T)
+        multipliers = first.lower[:, None] / pivots[:-1]
         safe = (
             values[0] > MARGIN * np.finfo(values.dtype).eps * norm
             and pivots.min() > 0
@@ -330,19 +322,6 @@ def solve_by_lines(A: Any, b: Any, method: Any) -> Any:
             return solve_by_inverse(A, b, method)
         inverse = LineFactor._of(multipliers, pivots, power, norm**power)
         return apply_inverse(System.of(A, checked(A, b), method), inverse)
-
-
-def _factored(T: Any, values: Any) -> tuple[Any, Any]:
-    """T + λ I = L D L^T for each λ: the multipliers of L and the pivots D, by rows."""
-    m = T.shape[-1]
-    pivots = T.diag[:, None] + values
-    multipliers = np.empty((m - 1, len(values)), pivots.dtype)
-    product = np.empty_like(values)
-    for i in range(m - 1):
-        np.divide(T.lower[i], pivots[i], out=multipliers[i])
-        np.multiply(multipliers[i], T.lower[i], out=product)
-        pivots[i + 1] -= product
-    return multipliers, pivots
 
 
 # Large Toeplitz systems with few right sides: iterations at once, instead of the inverse, which
@@ -360,34 +339,24 @@ def is_large(A: Any, b: Any = None, method: Any = None) -> bool:
 
     All values can be seen, and no band is so narrow that elimination is faster.
     """
-    if A.batch_shape or A.shape[-1] <= LEVINSON or not isinstance(method, FREE):
+    m, n = A.shape[-2:]
+    if A.batch_shape or not m == n > LEVINSON or not isinstance(method, FREE):
         return False
     is_one = b is None or is_vector(b) or tuple(getattr(b, "shape", ()))[1:] == (1,)
-    if (
-        not is_one
-        or isinstance(b, LinearOperator)
-        or is_half(A.xp, A.dtype)
-        or (is_array(b) and is_traced_or_differentiated(A.xp, b))
-    ):
-        return False
-    if not is_large_and_seen(A) or not values_are_seen(A):
+    if not is_one or not is_plain(A, b, method):
         return False
     values = np.asarray(host_value(A.xp, A._diagonals()))
-    return bool(values[0] or values[-1]) or not is_narrow_band(used_diagonals(values), A.shape[-1])
+    return bool(values[0] or values[-1]) or not is_narrow_band(used_diagonals(values), n)
 
 
 @rule(solve, Toeplitz, when=is_large, like=checked, direct=True)
 def solve_toeplitz(A: Any, b: Any, method: Any) -> Any:
     """x by iterations with fast Fourier transforms, preconditioned by the nearest circulant"""
     xp, n, s = A.xp, A.shape[-1], System.of(A, checked(A, b), method)
-    values, side = (
-        np.asarray(host_value(xp, x)) for x in (to_computing_dtype(xp, A._diagonals()), s.B)
-    )
+    values, side = (np.ravel(host_value(xp, x)) for x in (A._diagonals(), s.b))
     exact = np.result_type(values, side, np.float64)
-    col, row, side = (
-        x.astype(exact, copy=False)
-        for x in (values[n - 1 :], values[n - 1 :: -1], side.reshape(-1))
-    )
+    columns = values[n - 1 :], values[n - 1 :: -1], side
+    col, row, side = (x.astype(exact, copy=False) for x in columns)
     goal, dtype = max(BETTER * s.tol, 1e-13), xp.dtype_name(s.dtype)
     found = solve_by_iterations(col, row, side, goal, s.tol, dtype)
     if found is None:  # they do not converge
@@ -415,13 +384,9 @@ def solve_convolution_with_zeros(A: Any, b: Any, method: Any) -> Any:
     """x by CG or GMRES, preconditioned by the nearest periodic convolution, k_j ∏ (1 - |j_d| /
     n_d), which transforms invert"""
     periodic, info = inv(nearest_periodic(A), info=True)
-    limits: Any = {
-        "tol": getattr(method, "tol", None),
-        "max_iters": getattr(method, "max_iters", None),
-    }
     preconditioner = None if failed(info._status) is True else periodic
     for kind in (CG, GMRES) if is_self_adjoint(A) else (GMRES,):
-        x, info = solve(A, b, kind(preconditioner=preconditioner, **limits), info=True)
+        x, info = solve(A, b, kind(preconditioner=preconditioner, **limits(method)), info=True)
         if failed(info._status) is not True:  # it has converged, or its values cannot be seen
             report(info)
             return x
@@ -446,13 +411,8 @@ def is_self_adjoint(A: Any) -> bool:
     """Whether A is known or seen to be self-adjoint."""
     if A.properties & SELF_ADJOINT:
         return True
-    kernel, origins = A._fitted()
+    (kernel, origins), (mirrored, others) = A._fitted(), A.H._fitted()
     values = A.xp.peek(kernel)
-    sizes = kernel.shape[-len(A.grid) :]
-    if values is None or any(
-        size != 2 * origin + 1 for size, origin in zip(sizes, origins, strict=True)
-    ):
+    if values is None or origins != others:
         return False
-    return bool(
-        np.array_equal(values, np.conj(np.flip(values, axis=tuple(range(-len(A.grid), 0)))))
-    )
+    return bool(np.array_equal(values, A.xp.peek(mirrored)))

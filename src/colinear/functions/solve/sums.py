@@ -51,10 +51,9 @@ def rank_of(A: Any) -> int:
         return min(factor.shape[-1] for factor in A.operands[:-1])
     if isinstance(A, Scaled):
         return rank_of(A.A)
-    factor = (
-        getattr(A, "U", getattr(A, "Q", None)) if isinstance(A, (LowRank, Projection)) else None
-    )
-    return A.shape[-1] if factor is None else factor.shape[-1]
+    if isinstance(A, LowRank):
+        return A.U.shape[-1]
+    return (A.Q if isinstance(A, Projection) else A).shape[-1]
 
 
 def as_low_rank(A: Any) -> LowRank:
@@ -80,11 +79,16 @@ def is_narrow(A: LinearOperator) -> bool:
 
 def low_rank_and_rest(A: Any) -> tuple[LowRank, LinearOperator]:
     """The terms of low rank as one, and the sum of the others."""
-    narrow = [term for term in A.operands if is_narrow(term)]
-    rest = [term for term in A.operands if not is_narrow(term)]
+    narrow, rest = _narrow_and_others(A)
     low_rank = Sum(*map(as_low_rank, narrow))
     assert isinstance(low_rank, LowRank)
     return low_rank, Sum(*rest)
+
+
+def _narrow_and_others(A: Any) -> tuple[list[Any], list[Any]]:
+    """The terms of low rank, and the others."""
+    narrow = [term for term in A.operands if is_narrow(term)]
+    return narrow, [term for term in A.operands if not is_narrow(term)]
 
 
 def correction_pays(A: Any) -> bool:
@@ -92,11 +96,9 @@ def correction_pays(A: Any) -> bool:
     the others; not in a sparse sum."""
     if is_sparse(A):
         return False
-    ranks = [rank_of(term) for term in A.operands if is_narrow(term)]
-    rest = [term for term in A.operands if not is_narrow(term)]
-    return (
-        bool(ranks and rest) and 2 * sum(ranks) <= A.shape[-1] and not inv.find(Sum(*rest)).is_base
-    )
+    narrow, rest = _narrow_and_others(A)
+    pays = bool(narrow and rest) and 2 * sum(map(rank_of, narrow)) <= A.shape[-1]
+    return pays and not inv.find(Sum(*rest)).is_base
 
 
 def low_rank_and_diagonal(A: Any) -> tuple[Any, Any]:
@@ -137,26 +139,29 @@ def both_terms_are_positive(A: LinearOperator) -> bool:
 @judged(is_final=True, unless=both_terms_are_positive)
 def woodbury(A: Any, method: Any) -> LinearOperator:
     """(D + U C V^H)^-1 = D^-1 - D^-1 U (I + C V^H D^-1 U)^-1 C V^H D^-1"""
-    low_rank, D = arrange(A, LowRank, DIAGONAL)
-    return _corrected_diagonal(A, low_rank, D, method)
+    return _corrected_diagonal(A, method)
 
 
-def _corrected_diagonal(A: Any, low_rank: Any, D: Any, method: Any) -> LinearOperator:
+def _corrected_diagonal(A: Any, method: Any) -> LinearOperator:
     """(D + U C V^H)^-1 by Woodbury's formula, after an exchange of the weak entries of D."""
-    if len(weak := weak_entries(low_rank, D)):
-        low_rank, D = strengthened(low_rank, D, weak)
+    low_rank, D = strengthened(*low_rank_and_diagonal(A))
     D_inverse = labelled("In the diagonal term", inv, D, method)
     if is_gram(low_rank) and is_positive(D):
         S, root = scaled_factor(low_rank.U, D_inverse)
         K_inverse = labelled(CAPACITANCE, inv, _plus_identity(gram(S.A), True), method)
-        return Sum(D_inverse, Scaled(-1.0, Product(root, S, K_inverse, S.H, root)))._claim(
-            A.properties
-        )
-    U, right = D_inverse @ low_rank.U, Dense._of(right_matrix(low_rank))  # D^-1 U and C V^H
-    K_inverse = labelled(CAPACITANCE, inv, capacitance(A, low_rank, D, U), method)
-    return Sum(D_inverse, Scaled(-1.0, Product(Dense._of(U), K_inverse, right, D_inverse)))._claim(
-        A.properties
-    )
+        correction = Scaled(-1.0, Product(root, S, K_inverse, S.H, root))
+        return Sum(D_inverse, correction)._claim(A.properties)
+    return _corrected_inverse(A, low_rank, D, D_inverse, method)
+
+
+def _corrected_inverse(
+    A: Any, low_rank: Any, rest: LinearOperator, rest_inverse: LinearOperator, method: Any
+) -> LinearOperator:
+    """(I - A^-1 U (I + C V^H A^-1 U)^-1 C V^H) A^-1, for the inverse of A, which is `rest`."""
+    U, right = rest_inverse @ low_rank.U, Dense._of(right_matrix(low_rank))  # A^-1 U and C V^H
+    K_inverse = labelled(CAPACITANCE, inv, capacitance(A, low_rank, rest, U), method)
+    correction = Scaled(-1.0, Product(Dense._of(U), K_inverse, right))
+    return Product(Sum(Identity(A.shape[-1]), correction), rest_inverse)._claim(A.properties)
 
 
 NO_CORRECTION = (
@@ -178,8 +183,7 @@ def has_few_weak_entries(A: LinearOperator) -> bool:
 def woodbury_with_zeros(A: Any, method: Any) -> LinearOperator:
     """D + U C V^H = D' + U C V^H - E S E^H, where D' is D with larger numbers for those near
     zero: two low-rank terms, which merge"""
-    low_rank, D = arrange(A, LowRank, Diagonal)
-    return _corrected_diagonal(A, low_rank, D, method)
+    return _corrected_diagonal(A, method)
 
 
 LOW_RANK: Any = LowRank | Projection | Product | Scaled[Projection | Product]  # type: ignore[misc]
@@ -187,7 +191,7 @@ LOW_RANK: Any = LowRank | Projection | Product | Scaled[Projection | Product]  #
 
 def is_corrected_diagonal(A: LinearOperator) -> bool:
     """Whether the terms that are not of low rank are one diagonal."""
-    rest = [term for term in A.operands if not is_narrow(term)]
+    _, rest = _narrow_and_others(A)
     return len(rest) == 1 and isinstance(rest[0], DIAGONAL)
 
 
@@ -197,13 +201,10 @@ def kailath(A: Any, method: Any) -> LinearOperator:
     """(A + U C V^H)^-1 = (I - A^-1 U (I + C V^H A^-1 U)^-1 C V^H) A^-1"""
     low_rank, rest = low_rank_and_rest(A)
     if isinstance(rest, DIAGONAL):
-        if (
-            shift_is_zero(rest)
-            or 2 * (rank_of(low_rank) + len(weak_entries(low_rank, rest))) > A.shape[-1]
-        ):
-            return dense_fallback(
-                A, method, [Info(Status.SINGULAR, message=NO_CORRECTION)], NO_CORRECTION
-            )
+        exchanged = rank_of(low_rank) + len(weak_entries(low_rank, rest))
+        if shift_is_zero(rest) or 2 * exchanged > A.shape[-1]:
+            told = [Info(Status.SINGULAR, message=NO_CORRECTION)]
+            return dense_fallback(A, method, told, NO_CORRECTION)
         # half of the work for U U^H
         return woodbury(Sum(low_rank, rest)._claim(A.properties), method)
     rest_inverse, info = inv(rest, method, info=True)
@@ -211,13 +212,7 @@ def kailath(A: Any, method: Any) -> LinearOperator:
         # then the whole is inverted, if it can be
         return no_inverse(A, info.replace(message=NO_CORRECTION))
     report(info)
-    U = rest_inverse @ low_rank.U
-    right = Dense._of(right_matrix(low_rank))
-    K_inverse = labelled(CAPACITANCE, inv, capacitance(A, low_rank, rest, U), method)
-    I = Identity(A.shape[-1])
-    return Product(
-        Sum(I, Scaled(-1.0, Product(Dense._of(U), K_inverse, right))), rest_inverse
-    )._claim(A.properties)
+    return _corrected_inverse(A, low_rank, rest, rest_inverse, method)
 
 
 def corrected_parts(X: Any) -> tuple[LinearOperator, LinearOperator] | None:
@@ -311,20 +306,25 @@ def gram(S: Array) -> Array:
 @rule(inv, Sum[Scaled[Projection], SHIFT])  # type: ignore[misc]
 def inv_shifted_projection(A: Any, method: Any) -> LinearOperator:
     """(a Q Q^H + c I)^-1 = c^-1 (I - a (a + c)^-1 Q Q^H)"""
-    projection, shift = arrange(A, Projection | Scaled[Projection], SHIFT)  # type: ignore[misc]
-    a, P = (
-        (projection.scalar, projection.A) if isinstance(projection, Scaled) else (1.0, projection)
-    )
-    Q: Any = P.Q  # type: ignore[union-attr]
+    a, P, shift = multiple_and_shift(A)
     c = scalar_of(shift)
-    if Q.shape[-1] == P.shape[-1]:  # nothing is off the range of Q: a + c alone is divided by
-        return inv(
-            broadcast_batch(ScaledIdentity(a + c, A.shape[-1], like=A), A.batch_shape), method
-        )._claim(A.properties)
+    if P.Q.shape[-1] == P.shape[-1]:  # nothing is off the range of Q: a + c alone is divided by
+        return _inverse_of_shift(A, a + c, method)._claim(A.properties)
     inner = a * labelled("On the range of Q", reciprocal, a + c)
     return Sum(
         inv(shift, method), Scaled(-inner * labelled("Off the range of Q", reciprocal, c), P)
     )._claim(A.properties)
+
+
+def multiple_and_shift(A: Any) -> tuple[Any, Any, Any]:
+    """a, X and c I of a X + c I."""
+    term, shift = arrange(A, LinearOperator, SHIFT)
+    return (term.scalar, term.A, shift) if isinstance(term, Scaled) else (1.0, term, shift)
+
+
+def _inverse_of_shift(A: Any, c: Any, method: Any) -> LinearOperator:
+    """(c I)^-1 for an A that is c I."""
+    return inv(broadcast_batch(ScaledIdentity(c, A.shape[-1], like=A), A.batch_shape), method)
 
 
 def factor_divides_shift(multiple: Any, shift: Any) -> bool:
@@ -333,13 +333,11 @@ def factor_divides_shift(multiple: Any, shift: Any) -> bool:
     a, c = multiple.scalar, scalar_of(shift)
     if isinstance(a, float) and isinstance(c, float) and abs(a) > 1e-150 and abs(c) < 1e150:
         return True
-    values = [_seen_number(x) for x in (a, c)]
-    if any(value is None for value in values):
+    a, c = _seen_number(a), _seen_number(c)
+    if a is None or c is None:
         return True
     with np.errstate(all="ignore"):
-        return bool(
-            np.all(np.isfinite(1 / values[0])) and np.all(np.isfinite(values[1] / values[0]))
-        )
+        return bool(np.all(np.isfinite(1 / a) & np.isfinite(c / a)))
 
 
 def is_zero(multiple: Any) -> bool:
@@ -366,10 +364,7 @@ def inv_shifted_multiple(A: Any, method: Any) -> Any:
     """(a A + c I)^-1 = a^-1 (A + c a^-1 I)^-1, and c^-1 I if a is zero"""
     multiple, shift = arrange(A, Scaled, SHIFT)
     if is_zero(multiple):
-        return inv(
-            broadcast_batch(ScaledIdentity(scalar_of(shift), A.shape[-1], like=A), A.batch_shape),
-            method,
-        )
+        return _inverse_of_shift(A, scalar_of(shift), method)
     if not factor_divides_shift(multiple, shift):
         return inverse(A, method)
     a = labelled("In the factor of a term", reciprocal, multiple.scalar)
@@ -407,11 +402,7 @@ def inv_shifted_similarity(A: Any, method: Any) -> LinearOperator:
 
 def kronecker_of_self_adjoint(A: LinearOperator) -> bool:
     """Whether the factors of the Kronecker term are self-adjoint."""
-    return all(
-        factors_self_adjoint(term)
-        for term in A.operands
-        if isinstance(term, (Kronecker, KroneckerSum))
-    )
+    return factors_self_adjoint(kronecker_and_shift(A)[0])
 
 
 @rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=kronecker_of_self_adjoint)  # type: ignore[misc]
@@ -429,16 +420,16 @@ def inv_kronecker_sum(A: Any, method: Any) -> LinearOperator:
 
 @by_equation
 def _by_spectrum(A: Any, method: Any) -> LinearOperator:
-    values, vectors = shifted_spectrum(A)
-    return Product(vectors, Diagonal(reciprocal_spectrum(A.xp, values)), vectors.H)._claim(
-        A.properties
-    )
-
-
-def shifted_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator]:
-    """Eigenvalues and eigenvectors of a Kronecker product or sum, plus c I perhaps."""
-    if not isinstance(A, Sum):
-        return spectrum_by_factors(A)
-    kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
+    kronecker, c = kronecker_and_shift(A)
     values, vectors = spectrum_by_factors(kronecker)
-    return values + beside(scalar_of(shift)), vectors
+    values = values + beside(c) if isinstance(A, Sum) else values
+    reciprocals = reciprocal_spectrum(A.xp, values)
+    return Product(vectors, Diagonal(reciprocals), vectors.H)._claim(A.properties)
+
+
+def kronecker_and_shift(A: LinearOperator) -> tuple[Any, Any]:
+    """The Kronecker product or sum, and c of the c I that stands beside it, 0 if none does."""
+    if not isinstance(A, Sum):
+        return A, 0.0
+    kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
+    return kronecker, scalar_of(shift)
