@@ -125,10 +125,7 @@ class Factorized(LinearOperator):
     def _turned(self, turn: Callable[[Any], Any]) -> LinearOperator:
         M = self.preconditioner
         M = turn(M) if isinstance(M, LinearOperator) else M
-        turned: LinearOperator = self._replace(
-            A=turn(self.A), inverse=turn(self.inverse), preconditioner=M
-        )
-        return turned
+        return self._replace(A=turn(self.A), inverse=turn(self.inverse), preconditioner=M)
 
     def _matmat(self, X: Array) -> Array:
         return self.A @ X
@@ -304,13 +301,21 @@ def _inverse(F: Any) -> LinearOperator:
 def _on(A: LinearOperator, X: Any) -> Any:
     """An inverse by iterations, of A itself: what came out of a pytree holds arrays of its own,
     which have derivatives of their own."""
+
+    def move(run: Any) -> Any:
+        return run._replace(A=A._claim(run.A.properties)) if type(run.A) is type(A) else run
+
+    found = _with_runs(X, move)
+    return found._replace(A=A) if isinstance(found, Inverse) else found
+
+
+def _with_runs(X: Any, change: Callable[[Any], Any]) -> Any:
+    """An inverse whose iterations are changed."""
     if isinstance(X, Inverse):
-        return Inverse._of(A, _on(A, X.factor))
+        return X._replace(factor=_with_runs(X.factor, change))
     if isinstance(X, Attempts):
-        return Attempts._of(tuple(_on(A, each) for each in X.attempts))
-    if isinstance(X, Iterated) and type(X.A) is type(A):
-        return X._replace(A=A._claim(X.A.properties))
-    return X
+        return Attempts._of(tuple(_with_runs(each, change) for each in X.attempts))
+    return change(X) if isinstance(X, Iterated) else X
 
 
 @rule(solve, Factorized, hereditary=True, like=lambda A, b, method: right_side("solve", A, b))
@@ -335,15 +340,7 @@ def solve_factorized(A: Any, b: Any, method: Any) -> Any:
 def _started(F: Any, x0: Any) -> Any:
     """The same, with iterations that start at x0; an error if it does not fit."""
     start = starting_point(F.A, CG(x0=x0))
-
-    def begin(X: Any) -> Any:
-        if isinstance(X, Inverse):
-            return X._replace(factor=begin(X.factor))
-        if isinstance(X, Attempts):
-            return Attempts._of(tuple(map(begin, X.attempts)))
-        return X._replace(x0=start) if isinstance(X, Iterated) else X
-
-    return F._replace(inverse=begin(F.inverse))
+    return F._replace(inverse=_with_runs(F.inverse, lambda run: run._replace(x0=start)))
 
 
 @rule(slogdet, Factorized, hereditary=True)
@@ -398,9 +395,7 @@ def determinant_parts(X: Any) -> tuple[LinearOperator, ...] | None:
     if isinstance(X, Inverse) and isinstance(X.factor, SpectralFactor):
         return (Diagonal._of(X.factor.d),)
     corrected = corrected_parts(X)
-    if corrected is not None:
-        return corrected
-    return (X,) if _is_read_off(X) else None
+    return (X,) if corrected is None and _is_read_off(X) else corrected
 
 
 def _is_read_off(X: Any) -> bool:
@@ -410,9 +405,8 @@ def _is_read_off(X: Any) -> bool:
     if isinstance(X, Product) and is_similarity(X):
         return _is_read_off(Product(*X.operands[1:-1]))
     if isinstance(X, Block):
-        return is_block_triangular(X) and all(
-            _is_read_off(row[i]) for i, row in enumerate(X.blocks)
-        )
+        along = (row[i] for i, row in enumerate(X.blocks))
+        return is_block_triangular(X) and all(map(_is_read_off, along))
     if isinstance(X, Kronecker | BlockDiag | Product | Scaled | Transpose | Adjoint | Conjugate):
         return all_square(X) and all(map(_is_read_off, X.operands))
     return isinstance(X, READ_OFF)
@@ -463,11 +457,8 @@ def _with_leaves(A: LinearOperator, leaves: Any) -> LinearOperator:
             "order of A.arrays()."
         )
     for i, (mine, given) in enumerate(zip(own, leaves), 1):
-        what, xp, theirs = (
-            f"update: array {i} of {len(own)}",
-            namespace_of(mine),
-            namespace_of(given),
-        )
+        what = f"update: array {i} of {len(own)}"
+        xp, theirs = namespace_of(mine), namespace_of(given)
         # all of JAX takes NumPy's arrays
         if theirs is not xp and not (xp.is_functional and theirs is get("numpy")):
             kind = type(given).__name__ if theirs is None else f"an array of {theirs.name}"

@@ -61,7 +61,7 @@ from ..common import (
     reports_nonfinite,
     to_result_dtype,
 )
-from ..singular import cutoff, norm, svd
+from ..singular import cutoff, norm, relative_cutoff, svd
 from ..spectrum.order import grid_of, is_periodic, reordered, symbol
 from ..spectrum.shift_invert import sampled_nullspace
 from . import checked_rtol
@@ -101,13 +101,9 @@ def orthonormal_nullspace(
     if isinstance(method, SVRG):
         cost = Cost(method.typical(m, n) * A.flops, 8.0 * n * method.vectors)
         return Choice(lambda: sampled_nullspace(A, rtol, method), "SVRG", cost, "asked for", like)
-    cost, why = (
-        Cost(20.0 * batch * m * n * n, 8.0 * batch * n * n),
-        "the right singular vectors of the negligible singular values",
-    )
-    return Choice(
-        lambda: null_vectors(A, lambda s: cutoff(A.xp, s, A, rtol)), "SVD", cost, why, like
-    )
+    cost = Cost(20.0 * batch * m * n * n, 8.0 * batch * n * n)
+    why = "the right singular vectors of the negligible singular values"
+    return Choice(lambda: null_vectors(A, lambda s: cutoff(A, s, rtol)), "SVD", cost, why, like)
 
 
 def null_vectors_like(A: LinearOperator) -> LinearOperator:
@@ -165,7 +161,7 @@ def same_throughout(A: LinearOperator, ranks: Any) -> int:
 
 def _rank(A: LinearOperator, s: Array, rtol: Any) -> int:
     """The number of singular values that are not negligible, the same throughout a batch."""
-    kept = s > cutoff(A.xp, s, A, checked_rtol("nullspace", rtol))
+    kept = s > cutoff(A, s, checked_rtol("nullspace", rtol))
     return same_throughout(A, visible(A.xp, kept).sum(-1))
 
 
@@ -191,15 +187,11 @@ def moved(A: LinearOperator) -> np.ndarray | None:
     if not isinstance(A, Sum) or len(A.operands) != 2 or len(A.shape) != 2 or not A.shape[-1]:
         return None
     P, shift = sorted(A.operands, key=lambda term: isinstance(term, ScaledIdentity))
-    if (
-        not isinstance(shift, ScaledIdentity)
-        or not isinstance(shift.c, int | float | complex)
-        or shift.c != -1
-    ):
+    c = shift.c if isinstance(shift, ScaledIdentity) else None
+    if not isinstance(c, int | float | complex) or c != -1:
         return None
-    factors = P.operands if isinstance(P, Kronecker) else (P,)
     p = np.zeros(1, np.int64)
-    for factor in factors:
+    for factor in P.operands if isinstance(P, Kronecker) else (P,):
         if isinstance(factor, Permutation) and isinstance(factor.perm, Index):
             q = factor.perm.host
         elif isinstance(factor, Identity):
@@ -212,10 +204,8 @@ def moved(A: LinearOperator) -> np.ndarray | None:
 
 def leaves_orbits(A: Any) -> bool:
     """Whether it is a permutation less the identity, or several under each other."""
-    rows = [row[0] for row in A.blocks if len(row) == 1] if isinstance(A, Block) else [A]
-    return len(rows) == len(getattr(A, "blocks", rows)) and all(
-        B is not None and moved(B) is not None for B in rows
-    )
+    rows = A.blocks if isinstance(A, Block) else ((A,),)
+    return all(len(row) == 1 and moved(row[0]) is not None for row in rows)
 
 
 @rule(nullspace, MOVED, when=leaves_orbits)
@@ -278,18 +268,9 @@ def nullspace_zero(A: Any, rtol: Any, method: Any) -> LinearOperator:
 @reports_nonfinite
 def nullspace_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(diag(d)): the columns of I where d is zero"""
-    xp, size = A.xp, A.xp.abs(A.d)
-    if not A.shape[-1]:
-        return identity_like(A, 0)
-    kept = size > cutoff(
-        xp, xp.max(size, axis=-1, keepdims=True), A, checked_rtol("nullspace", rtol)
-    )
-    rank = same_throughout(A, visible(xp, kept).sum(-1))
-    return reordered(
-        identity_like(A),
-        xp.argsort(kept * 1, axis=-1, stable=True),
-        A.shape[-1] - rank,
-    )
+    size = A.xp.abs(A.d)
+    nullity = A.shape[-1] - _rank(A, size, rtol)
+    return reordered(identity_like(A), A.xp.argsort(size, axis=-1, stable=True), nullity)
 
 
 @rule(nullspace, Projection)
@@ -318,22 +299,16 @@ def nullspace_circulant(A: Any, rtol: Any, method: Any) -> LinearOperator:
     a real operator"""
     xp, n, grid = A.xp, A.shape[-1], grid_of(A)
     size = xp.reshape(xp.abs(symbol(A)), (n,))
-    limit = cutoff(xp, xp.max(size, axis=-1, keepdims=True), A, checked_rtol("nullspace", rtol))
-    kept = visible(xp, size > limit)
+    kept = visible(xp, size > cutoff(A, size, checked_rtol("nullspace", rtol)))
     if not np.isfinite(visible(xp, size)).all():
         return nullspace.base(A, rtol, method)
-    # their frequencies, one for each axis
-    waves = np.stack(np.unravel_index(np.flatnonzero(~kept), grid))
+    own = np.flatnonzero(~kept)
+    waves = np.stack(np.unravel_index(own, grid))  # their frequencies, one for each axis
     places = np.stack(np.unravel_index(np.arange(n), grid))
     angles = 2 * np.pi * sum(np.outer(p, w) % m / m for p, w, m in zip(places, waves, grid))
     V = np.exp(1j * angles) / np.sqrt(n)
     if not A.is_complex:  # of w and -w, one gives its cosine and the other its sine
-        opposite = (
-            np.ravel_multi_index([-w % m for w, m in zip(waves, grid)], grid)
-            if waves.size
-            else waves[0]
-        )
-        own = np.flatnonzero(~kept)
+        opposite = np.ravel_multi_index([-w % m for w, m in zip(waves, grid)], grid)
         V = np.where(own == opposite, V.real, np.sqrt(2) * np.where(own < opposite, V.real, V.imag))
     return Dense(array_like(A, V))._claim(STIEFEL)
 
@@ -343,11 +318,15 @@ def nullspace_circulant(A: Any, rtol: Any, method: Any) -> LinearOperator:
 
 def scalars_are_alike(A: LinearOperator) -> bool:
     """Whether the scalar can be seen, and is zero throughout a batch or nowhere."""
-    c: Any = A.c if isinstance(A, ScaledIdentity) else A.scalar  # type: ignore[attr-defined]
+    c = _scalars(A)
+    return c is not None and len(set((c != 0).reshape(-1).tolist())) == 1
+
+
+def _scalars(A: Any) -> Any:
+    """The scalar, or those of a batch, on the host; None where they cannot be seen."""
+    c: Any = A.c if isinstance(A, ScaledIdentity) else A.scalar
     xp = namespace_of(c)
-    if xp is None:
-        return True
-    return not xp.is_traced(c) and len(set((xp.to_numpy(c) != 0).reshape(-1).tolist())) == 1
+    return np.asarray(c) if xp is None else host_value(xp, c)
 
 
 @rule(nullspace, ScaledIdentity | Scaled, when=scalars_are_alike)
@@ -355,15 +334,11 @@ def scalars_are_alike(A: LinearOperator) -> bool:
 def nullspace_scaled(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(c A) = null(A), or everything if c = 0"""
     checked_rtol("nullspace", rtol)
-    c: Any = A.c if isinstance(A, ScaledIdentity) else A.scalar
-    xp = namespace_of(c)
-    if not (c != 0 if xp is None else xp.to_numpy(c).reshape(-1)[0] != 0):
+    if not _scalars(A).any():
         return identity_like(A)
-    return (
-        nothing(A)
-        if isinstance(A, ScaledIdentity)
-        else nullspace(operands_in_context(A)[0], rtol, method)
-    )
+    if isinstance(A, ScaledIdentity):
+        return nothing(A)
+    return nullspace(operands_in_context(A)[0], rtol, method)
 
 
 @rule(nullspace, Conjugate)
@@ -421,8 +396,8 @@ def nullspace_kronecker(A: Any, rtol: Any, method: Any) -> LinearOperator:
 
 def _relative_to(A: LinearOperator, sizes: list[float], i: int, rtol: Any) -> float | None:
     """`rtol` for part i, so that negligible is what is so beside the largest part."""
-    base = max(A.shape[-2:]) * A.xp.eps(A.dtype) if rtol is None else rtol
-    return base * max(sizes) / sizes[i] if 0 < sizes[i] <= max(sizes) < math.inf else None
+    is_plain = 0 < sizes[i] <= max(sizes) < math.inf
+    return relative_cutoff(A, rtol) * max(sizes) / sizes[i] if is_plain else None
 
 
 def _sizes(A: LinearOperator, rtol: Any) -> list[float]:
@@ -461,10 +436,9 @@ def _nullspaces(A: Any, rtol: Any, method: Any, sizes: list[float]) -> LinearOpe
 def is_a_stack(A: Any) -> bool:
     """Whether the blocks stand in one column, and none is empty (nor each a permutation less the
     identity, of which more is known)."""
-    one_column = all(len(row) == 1 for row in A.blocks) and all(
-        0 not in B.shape[-2:] for B in A.operands
-    )
-    return one_column and not leaves_orbits(A)
+    one_column = all(len(row) == 1 for row in A.blocks)
+    has_empty = any(0 in B.shape[-2:] for B in A.operands)
+    return one_column and not has_empty and not leaves_orbits(A)
 
 
 @rule(nullspace, Block, when=is_a_stack)
@@ -472,16 +446,10 @@ def nullspace_stack(A: Any, rtol: Any, method: Any) -> Any:
     """null([A; B]) = N null(B N) for N = null(A), the intersection of both"""
     checked_rtol("nullspace", rtol)
 
-    def of_images(M: LinearOperator, limit: float) -> LinearOperator:
-        return null_vectors(M, lambda s: limit + 0 * s)
-
-    def like(M: LinearOperator, limit: float) -> LinearOperator:
-        return nullspace(M, rtol, method)
-
-    found = partial(_intersection, A, rtol, method)
-    return Choice(
-        lambda: found(_sizes(A, rtol), of_images), like=lambda: found([1.0] * len(A.operands), like)
-    )
+    of_images = lambda M, limit: null_vectors(M, lambda s: limit + 0 * s)
+    like = lambda M, limit: nullspace(M, rtol, method)
+    ones, found = [1.0] * len(A.operands), partial(_intersection, A, rtol, method)
+    return Choice(lambda: found(_sizes(A, rtol), of_images), like=lambda: found(ones, like))
 
 
 def _intersection(
@@ -489,7 +457,7 @@ def _intersection(
 ) -> LinearOperator:
     """The intersection of the null spaces of blocks of these sizes; `of_images(B N, limit)` is
     the null space of B N."""
-    limit = max(sizes) * (max(A.shape[-2:]) * A.xp.eps(A.dtype) if rtol is None else rtol)
+    limit = max(sizes) * relative_cutoff(A, rtol)
     first, *rest = operands_in_context(A)
 
     def restrict(N: LinearOperator, B: LinearOperator) -> LinearOperator:

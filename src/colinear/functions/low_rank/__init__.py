@@ -6,7 +6,7 @@ from __future__ import annotations
 from operator import index
 from typing import Any
 
-from ...backends import Array, program
+from ...backends import Array, program, without_zeros
 from ...dispatch import function
 from ...errors import MethodError
 from ...info import Info, is_detailed, recording, report
@@ -129,7 +129,7 @@ def estimated(A: LinearOperator, approximation: LinearOperator, seed: Any) -> Ar
     size, error = (
         xp.vector_norm(X, axis=(-2, -1)) for X in (product, product - approximation @ probes)
     )
-    return error / xp.where(size == 0, 1, size)
+    return error / without_zeros(xp, size)
 
 
 def _status(A: LinearOperator, error: Any, indefinite: Any) -> Any:
@@ -248,7 +248,7 @@ def random_pivots(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator
         L, remaining, lowest = compiled(_factor, K, rank, seed)
         d = xp.real(diag(K))
         total, scale = xp.sum(d, axis=-1), xp.max(xp.abs(d), axis=-1)
-        error = xp.sum(remaining, axis=-1) / xp.where(total == 0, 1, total)
+        error = xp.sum(remaining, axis=-1) / without_zeros(xp, total)
         found = LowRank(to_result_dtype(xp, L, A.dtype))
         rounding = ROUNDING * A.shape[-1] * xp.eps(K.dtype)
         tell(A, found, "RPCholesky", rank, seed, error, lowest < -rounding * scale)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...backends import Array, adjoint
+from ...backends import Array, adjoint, inner_products
 from ...dispatch import function
 from ...errors import BackendError
 from ...info import Info, report
@@ -156,7 +156,7 @@ def _adaptive(
 def _outside(xp: Any, Q: Array, Y: Array) -> Array:
     """What of Y is orthogonal to Q."""
     for _ in range(2):
-        Y = Y - xp.matmul(Q, xp.matmul(adjoint(xp, Q), Y))
+        Y = Y - xp.matmul(Q, inner_products(xp, Q, Y))
     return Y
 
 
@@ -262,7 +262,7 @@ def _skeleton(A: LinearOperator, rank: int, seed: Any) -> tuple[Array, ...]:
     (columns, _), (rows, _) = _chosen(A, rank, a), _chosen(A.H, rank, b)
     C, V = columns_of(A, columns), columns_of(A.H, rows)  # V = R^H
     (Uc, inverse_c), (Uv, inverse_v) = _orthonormal_and_rest(xp, C), _orthonormal_and_rest(xp, V)
-    inner = xp.matmul(adjoint(xp, Uc), A @ Uv)
+    inner = inner_products(xp, Uc, A @ Uv)
     core = xp.matmul(xp.matmul(inverse_c, inner), adjoint(xp, inverse_v))  # C^+ A R^+
     return C, V, core, rows, columns
 

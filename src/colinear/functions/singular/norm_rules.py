@@ -9,7 +9,7 @@ from itertools import combinations
 from operator import mul
 from typing import Any
 
-from ...backends import Array, adjoint
+from ...backends import Array, inner_products, positive_or_one
 from ...dispatch import rule
 from ...operators import (
     FFT,
@@ -158,7 +158,7 @@ def norm_by_entries(A: Any, order: Any, method: Any) -> Array:
                 xp.maximum,
                 (xp.max(xp.abs(leaf), axis=-1, keepdims=True) for leaf in held if leaf.shape[-1]),
             )
-            scale = xp.where(largest > 0, largest, 1)
+            scale = positive_or_one(xp, largest)
             squares = A._map(lambda leaf: (xp.abs(leaf) / scale) ** 2)
             result = scale[..., 0] * root(xp, xp.sum(squares @ ones, axis=(-2, -1)))
     report_finite(xp, result)
@@ -182,9 +182,9 @@ def _with_derivative_of_square(xp: Any, A: Any, size: Array) -> Array:
     grams, unit = [], size
     for B in two_factors(A):  # by parts of the largest entry, lest squares overflow
         largest = xp.max(xp.abs(xp.stop_gradient(B)), axis=(-2, -1))
-        scale = xp.where(largest > 0, largest, 1)
+        scale = positive_or_one(xp, largest)
         B, unit = B / scale[..., None, None], unit / scale
-        grams.append(xp.matmul(adjoint(xp, B), B))
+        grams.append(inner_products(xp, B, B))
     square = xp.real(xp.sum(grams[0] * xp.matrix_transpose(grams[1]), axis=(-2, -1)))
     return size * xp.sqrt(1 + (square - xp.stop_gradient(square)) / xp.where(unit > 0, unit**2, 1))
 

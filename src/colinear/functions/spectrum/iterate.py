@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import autodiff
-from ...backends import Array, adjoint, program
+from ...backends import Array, eye_like, inner_products, positive_or_one, program, without_zeros
 from ...errors import MethodError
 from ...factors.runs import check_inner_failures
 from ...info import Info, recording, report
 from ...methods import LOBPCG, SVRG, Arnoldi, Lanczos, PowerIteration, Spectral
 from ...methods.arnoldi import arnoldi
-from ...methods.basis import Pairs, plain
+from ...methods.basis import Pairs, every
 from ...methods.filtered import filtered
 from ...methods.lanczos import lanczos
 from ...methods.lobpcg import lobpcg
@@ -109,18 +109,17 @@ def _run(
     pairs = pairs._replace(vectors=None)  # so that they can go
     # orthonormal to the last digit: V (V^H V)^(-1/2), of which this is the first step
     if is_hermitian:
-        G = xp.matmul(adjoint(xp, V), V)
-        V = xp.matmul(V, 1.5 * xp.eye(k, dtype=V.dtype, device=xp.device_of(V)) - 0.5 * G)
+        G = inner_products(xp, V, V)
+        V = xp.matmul(V, 1.5 * eye_like(xp, V) - 0.5 * G)
     values, residual = _quotients(xp, A, V, is_hermitian)
     size = _size(xp, A, noise) if is_inverse else pairs.size
-    residual = residual / xp.where(size == 0, 1, size)[..., None]
+    residual = residual / without_zeros(xp, size)[..., None]
     # no vector was found
     residual = xp.where(xp.vector_norm(V, axis=-2) > 0.5, residual, 1 + 0 * residual)
-    order = (
-        xp.argsort(values, axis=-1, stable=True)
-        if is_hermitian
-        else by_key(xp, values - shift if shift else values, which)
-    )
+    if is_hermitian:
+        order = xp.argsort(values, axis=-1, stable=True)
+    else:
+        order = by_key(xp, values - shift if shift else values, which)
     values, residual = (xp.take_along_axis(x, order, axis=-1) for x in (values, residual))
     matvecs = pairs.matvecs + k + (POWER_STEPS if is_inverse else 0)
     return Found(values, take_columns(xp, V, order), residual, matvecs, *pairs[4:])
@@ -131,22 +130,21 @@ def _quotients(xp: Any, A: LinearOperator, V: Array, is_hermitian: bool) -> tupl
     products may take memory of their own."""
     k = V.shape[-1]
     width = k if xp.name == "jax" else COLUMNS
-    parts = []
+    values, residuals = [], []
     for i in range(0, k, width):
         X = V[..., i : i + width]
         AX = A @ X
-        values = xp.vecdot(X, AX, axis=-2)
-        values = xp.real(values) if is_hermitian else values
-        parts.append((values, xp.vector_norm(AX - X * values[..., None, :], axis=-2)))
-    values, residual = (xp.concat([part[i] for part in parts], axis=-1) for i in (0, 1))
-    return values, residual
+        quotients = xp.vecdot(X, AX, axis=-2)
+        values.append(xp.real(quotients) if is_hermitian else quotients)
+        residuals.append(xp.vector_norm(AX - X * values[-1][..., None, :], axis=-2))
+    return xp.concat(values, axis=-1), xp.concat(residuals, axis=-1)
 
 
 def _size(xp: Any, A: LinearOperator, x: Array) -> Array:
     """The norm of A from below, by a few powers."""
     size = xp.vector_norm(x, axis=-1)
     for _ in range(POWER_STEPS):
-        x = (A @ (x / xp.where(size == 0, 1, size)[..., None])[..., None])[..., 0]
+        x = (A @ (x / without_zeros(xp, size)[..., None])[..., None])[..., 0]
         size = xp.vector_norm(x, axis=-1)
     return size
 
@@ -203,23 +201,19 @@ def _after(second: Any, first: Any) -> Any:
 def _one_by_one(xp: Any, method: Any, B: Any, start: Array, noise: Array, *rest: Any) -> Pairs:
     """The elements of a batch, one after the other."""
     batch = start.shape[:-1]
-    runs: list[Any] = [
-        _krylov(xp, method, B[i], start[i], noise[i], *rest) for i in np.ndindex(*batch)
-    ]
-
-    def together(i: int) -> Array:
-        arrays = [run[i] for run in runs]
-        return xp.reshape(xp.stack(arrays, axis=0), (*batch, *arrays[0].shape))
-
+    runs = [_krylov(xp, method, B[i], start[i], noise[i], *rest) for i in np.ndindex(*batch)]
+    each = Pairs(*zip(*runs))  # what all runs have found, by fields
+    together = lambda x: xp.reshape(xp.stack(x, axis=0), (*batch, *x[0].shape))
+    everywhere = functools.partial(functools.reduce, operator.and_)
     return Pairs(
-        values=together(0),
-        vectors=together(1),
-        size=together(2),
-        matvecs=sum(run.matvecs for run in runs),
-        iterations=sum(run.iterations for run in runs),
-        done=functools.reduce(operator.and_, [run.done for run in runs]),
-        finite=functools.reduce(operator.and_, [run.finite for run in runs]),
-        stopped=any(run.stopped for run in runs),
+        values=together(each.values),
+        vectors=together(each.vectors),
+        size=together(each.size),
+        matvecs=sum(each.matvecs),
+        iterations=sum(each.iterations),
+        done=everywhere(each.done),
+        finite=everywhere(each.finite),
+        stopped=any(each.stopped),
     )
 
 
@@ -228,11 +222,8 @@ def _simple(
 ) -> Pairs:
     n = start.shape[-1]
     size = method.size(n, k)
-    options = {
-        "tol": method.tolerance(xp, start.dtype),
-        "max_iters": method.limit(n, size),
-        "watch": watcher(method, k),
-    }
+    tol, limit = method.tolerance(xp, start.dtype), method.limit(n, size)
+    options: Any = {"tol": tol, "max_iters": limit, "watch": watcher(method, k)}
     if isinstance(method, PowerIteration):
         return power_iteration(xp, B.__matmul__, start, **options)
     precondition = None if M is None else M.__matmul__
@@ -272,14 +263,9 @@ FLOOR = 100  # roundings below which no tolerance is met
 
 def _iterated(asked: Asked) -> tuple[Found, Any, list[Info]]:
     """The pairs that are asked for, the status, and what was reported on the way."""
-    A, k, which, method, is_hermitian = (
-        asked.A,
-        asked.k,
-        asked.which,
-        asked.chosen,
-        asked.is_hermitian,
-    )
+    A, k, which, is_hermitian, _, method = asked
     xp, n, fixed = A.xp, asked.n, A.detach()
+    tol = method.tolerance(xp, A.dtype)
     if isinstance(method, SVRG):
         return (*_sampled(xp, sampled_pairs(fixed, k, which, method)), [])
     shift = getattr(method, "shift", None)
@@ -316,10 +302,7 @@ def _iterated(asked: Asked) -> tuple[Found, Any, list[Info]]:
     start, noise = random_starts(A, method, dtype)
     if method.x0 is not None:
         start = _given_start(xp, A, method, dtype)
-    # which is made of functions, so it comes after them
-    from ...preconditioners import (
-        as_preconditioner,
-    )
+    from ...preconditioners import as_preconditioner  # made of functions, so it comes after them
 
     with recording() as dropped, ignore_float_errors(xp):
         M = as_preconditioner(getattr(method, "preconditioner", None), fixed)
@@ -330,11 +313,7 @@ def _iterated(asked: Asked) -> tuple[Found, Any, list[Info]]:
             return run(fixed, fixed if inverse is None else inverse.inverse, M, start, noise)
 
         found = run()
-        if (
-            edge is not None
-            and inverse is not None
-            and edge.is_beyond(host_value(xp, found.values), inverse.shift.real)
-        ):
+        if edge and inverse and edge.is_beyond(host_value(xp, found.values), inverse.shift.real):
             inverse = beyond(fixed, edge, far=True)
             found = _after(run(), found)
     # pairs of what is no inverse may not be the nearest
@@ -344,18 +323,14 @@ def _iterated(asked: Asked) -> tuple[Found, Any, list[Info]]:
         # Ritz values inside the spectrum may be anything: nothing says that none is nearer
         found = found._replace(done=False)
     # pairs that are right may not be the ones asked for, unless the run came to its end
-    right = plain(xp, xp.all(found.residual <= method.tolerance(xp, A.dtype)))
+    right = every(xp, found.residual <= tol)
     right = right & found.done if isinstance(method, (Lanczos, Arnoldi)) else right
-    return (
-        found,
-        status_of_run(xp, right, *found[5:], method.tolerance(xp, A.dtype), dtype),
-        dropped,
-    )
+    return found, status_of_run(xp, right, *found[5:], tol, dtype), dropped
 
 
 def _sampled(xp: Any, run: Any) -> tuple[Found, Status | Array]:
     """A run of SVRG, which has judged its answer by A itself."""
-    residual = run.residual / xp.where(run.norm > 0, run.norm, 1)
+    residual = run.residual / positive_or_one(xp, run.norm)
     ended = run.status == 0, run.status != int(Status.NONFINITE), False
     found = Found(run.values, run.vectors, residual, run.matvecs, run.epochs, *ended)
     return found, known_status(xp, run.status)

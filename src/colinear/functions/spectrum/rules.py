@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ... import autodiff
-from ...backends import Array, adjoint
+from ...backends import Array, adjoint, hermitian, inner_products, places_like
 from ...dispatch import Choice
 from ...factors.inverse import Inverse
 from ...info import Info, report
@@ -39,6 +39,7 @@ from ...operators.tree import Index
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Unitary
 from ...status import Status, first_failure
 from ..common import (
+    array_like,
     complement,
     completed,
     filled,
@@ -60,9 +61,7 @@ from .order import (
     is_affordable,
     is_periodic,
     padded,
-    reversed_transpose,
     symbol,
-    triangular_vectors,
 )
 
 # Products V A V^-1 that are seen to be similar to A, by how they were made.
@@ -81,9 +80,12 @@ def are_inverse(A: Any, B: Any) -> bool:
         return True
     if (isinstance(B, Inverse) and B.A is A) or (isinstance(A, Inverse) and A.A is B):
         return True
-    both = [isinstance(X, kind) for kind in (Kronecker, BlockDiag) for X in (A, B)]
-    alike = (all(both[:2]) or all(both[2:])) and len(A.operands) == len(B.operands)
-    return alike and all(are_inverse(a, b) for a, b in zip(A.operands, B.operands))
+    alike = isinstance(A, Kronecker | BlockDiag) and type(A) is type(B)
+    return (
+        alike
+        and len(A.operands) == len(B.operands)
+        and all(map(are_inverse, A.operands, B.operands))
+    )
 
 
 # Eigenpairs of the discrete Fourier transform.
@@ -151,29 +153,31 @@ def eig_diagonal(A: Any, asked: Asked) -> Pairs:
 @eig_rule(Triangular, when=not_empty, known=True)
 def eig_triangular(A: Any, asked: Asked) -> Pairs:
     """T has the eigenvalues diag(T), and eigenvectors by substitution: (T_11 - t I) x = -T_12"""
-    n, xp, M = asked.n, A.xp, to_computing_dtype(A.xp, A._dense())
+    xp, M = A.xp, to_computing_dtype(A.xp, A._dense())
     T = xp.flip(M, axis=(-2, -1)) if A.lower else M
     values = asked.typed(xp.diagonal(T))
     places = asked.order(values)[..., : asked.k]
     values = xp.take_along_axis(values, places, axis=-1)
+    # upper triangular again, with the left eigenvectors of T, reversed, for its own
+    mirror = xp.flip(xp.matrix_transpose(T), axis=(-2, -1))
     with ignore_float_errors(xp):
-        X, Y = (
-            triangular_vectors(xp, T, places),
-            triangular_vectors(xp, reversed_transpose(xp, T), n - 1 - places),
-        )
-        X, x = _normalised(xp, X, places)
-        y = _normalised(xp, Y, n - 1 - places)[1]
-        # |y| |x| / |y^H x|: x and y share one entry
-        sensitivity = None if asked.is_hermitian else 1 / (x * y)
-        X = xp.flip(X, axis=-2) if A.lower else X
+        X, x = _triangular_vectors(xp, T, places)
+        sensitivity = None
         if not asked.is_hermitian:
+            y = _triangular_vectors(xp, mirror, asked.n - 1 - places)[1]
+            sensitivity = 1 / (x * y)  # |y| |x| / |y^H x|: x and y share one entry
             X, M = (xp.astype(Z, values.dtype) for Z in (X, M))
+        X = xp.flip(X, axis=-2) if A.lower else X
         report_pairs(asked, "substitution", M, values, X, sensitivity)
     return to_result_dtype(xp, values, A.dtype), asked.wrap(X)
 
 
-def _normalised(xp: Any, X: Array, places: Array) -> tuple[Array, Array]:
-    """Columns of norm 1, and the size of their entry at `places`."""
+def _triangular_vectors(xp: Any, T: Array, places: Array) -> tuple[Array, Array]:
+    """Eigenvectors of norm 1 of upper triangular T for the eigenvalues at `places` of its
+    diagonal, (T_11 - t I) x = -T_12, and the size of their entries there."""
+    Y, c = xp.solve_shifted(T, places, -xp.take_along_axis(T, places[..., None, :], axis=-1))
+    here = places_like(xp, T)[:, None] == places[..., None, :]
+    X = Y + xp.where(here, c[..., None, :], 0)
     X = X / xp.max(xp.abs(X), axis=-2, keepdims=True)
     X = X / xp.vector_norm(X, axis=-2)[..., None, :]
     return X, xp.abs(xp.take_along_axis(X, places[..., None, :], axis=-2)[..., 0, :])
@@ -219,24 +223,20 @@ def ranks(A: Any) -> tuple[int, int]:
 def eig_low_rank(A: Any, asked: Asked) -> Any:
     """U V^H has the eigenvalues of R V^H Q for U = Q R, with eigenvectors Q z, and 0 for the
     orthogonal complement of V"""
-    n, k, xp = asked.n, asked.k, A.xp
+    k, xp = asked.k, A.xp
     Q, small, V = compressed(A)
     small = small._claim(A.properties & (SELF_ADJOINT | POSITIVE_SEMIDEFINITE))
-    r = small.shape[-1]
     basis = Dense(Q)._claim(STIEFEL)
-    if k <= r and asked.zeros_come_last:
-        values, Z = eig(small, k, asked.which, asked.method)
-        return asked.typed(values), Product(basis, Z)
+    # of a self-adjoint A the orthogonal complement of V is that of Q
+    if asked.is_hermitian or (k <= small.shape[-1] and asked.zeros_come_last):
+        return pairs_of_similar(asked, basis, small)
     values, Z = eig(small, None, "LM", asked.method)
-    values = padded(xp, values, n)
-    if asked.is_hermitian:  # the orthogonal complement of V is that of Q
-        return asked.finish(values, Product(completed(basis, n), BlockDiag(Z, Identity(n - r))))
     P = autodiff.qr(xp, V)[0]
-    status = _status_of_basis(A, xp.matmul(adjoint(xp, P), (basis @ Z)._dense()))
+    status = _status_of_basis(A, inner_products(xp, P, (basis @ Z)._dense()))
 
     def pairs() -> Pairs:
         null = complement(Dense(P)._claim(STIEFEL))
-        return asked.finish(values, hstack(Product(Dense(Q), Z), null))
+        return asked.finish(padded(xp, values, asked.n), hstack(Product(Dense(Q), Z), null))
 
     def run() -> Any:
         if status is Status.INACCURATE and is_affordable(A):
@@ -247,6 +247,18 @@ def eig_low_rank(A: Any, asked: Asked) -> Any:
         return pairs()
 
     return Choice(run, like=pairs)
+
+
+def pairs_of_similar(asked: Asked, Q: LinearOperator, inner: LinearOperator) -> Pairs:
+    """The pairs of Q A Q^H from those of the inner A: vectors Q V, and 0 for the orthogonal
+    complement of Q."""
+    A, n, r, k = asked.A, asked.n, Q.shape[-1], asked.k
+    if r == n or (k <= r and asked.zeros_come_last):
+        values, V = eig(inner, k, asked.which, asked.method)
+        return A.xp.broadcast_to(asked.typed(values), (*A.batch_shape, k)), Product(Q, V)
+    values, V = eig(inner, None, "LM", asked.method)
+    basis = Product(completed(Q, n), BlockDiag(V, Identity(n - r)))
+    return asked.finish(padded(A.xp, values, n), basis)
 
 
 def two_factors(A: Any) -> tuple[Array, Array]:
@@ -264,9 +276,9 @@ def compressed(A: Any) -> tuple[Array, LinearOperator, Array]:
     xp = A.xp
     U, V = two_factors(A)
     Q, R = autodiff.qr(xp, U)
-    small = xp.matmul(R, xp.matmul(adjoint(xp, V), Q))
+    small = xp.matmul(R, inner_products(xp, V, Q))
     if A.properties & SELF_ADJOINT:
-        small = 0.5 * (small + adjoint(xp, small))
+        small = hermitian(xp, small)
     return Q, Dense(small), V
 
 
@@ -303,8 +315,7 @@ def eig_permutation(A: Any, asked: Asked) -> Pairs:
     def waves(m: int) -> LinearOperator:
         if is_hermitian and m == 2:  # those of an exchange of two are real
             half = np.array([[1.0, 1.0], [1.0, -1.0]]) / math.sqrt(2)
-            half = xp.asarray(half, dtype=A.dtype, device=A._context.device)
-            return Dense(half)._claim(UNITARY)
+            return Dense(array_like(A, half))._claim(UNITARY)
         return Identity(1, like=like) if is_hermitian and m == 1 else FFT(m, like=like).H
 
     blocks = [Kronecker(Identity(count, like=like), waves(m)) for count, m in counts]
@@ -342,13 +353,10 @@ def eig_unitary(A: Any, asked: Asked) -> Pairs:
     host = np.asarray(host_value(xp, M))
     if not np.isfinite(host).all():
         return eig.base(A, asked.k, asked.which, asked.method)
-    w, Z = np.empty(host.shape[:-1], complex), np.empty(host.shape, complex)
-    for i in np.ndindex(host.shape[:-2]):
-        T, Z[i] = schur(host[i], output="complex")
-        w[i] = np.diag(T)
-    values, V = (
-        xp.asarray(x, dtype=xp.complex_dtype(M.dtype), device=A._context.device) for x in (w, Z)
-    )
+    each = [schur(host[i], output="complex") for i in np.ndindex(host.shape[:-2])]
+    place = {"dtype": xp.complex_dtype(M.dtype), "device": A._context.device}
+    T, V = (xp.asarray(np.reshape(parts, host.shape), **place) for parts in zip(*each))
+    values = xp.diagonal(T)
     report_pairs(asked, "Schur", xp.astype(M, V.dtype), values, V)
     vectors = Dense(to_result_dtype(xp, V, A.dtype))._claim(UNITARY)
     return asked.finish(to_result_dtype(xp, values, A.dtype), vectors)
@@ -375,10 +383,9 @@ def eig_fft(A: Any, asked: Asked) -> Pairs:
     transform = np.fft.ifft if A.inverse else np.fft.fft
     counts = multiplicities(n).items()
     spectrum = [np.full(count, np.conj(value) if A.inverse else value) for value, count in counts]
-    xp, values = A.xp, np.concatenate(spectrum)
+    values = np.concatenate(spectrum)
     values, V = values[asked.order(asked.typed(values))[:k]], np.empty((n, k), complex)
     for value in np.unique(values):
         at = np.flatnonzero(values == value)
         V[:, at] = _eigenspace(n, transform, complex(value), len(at))
-    found, vectors = (xp.asarray(x, dtype=A.dtype, device=A._context.device) for x in (values, V))
-    return asked.typed(found), Dense(vectors)._claim(STIEFEL)
+    return asked.typed(array_like(A, values)), Dense(array_like(A, V))._claim(STIEFEL)
