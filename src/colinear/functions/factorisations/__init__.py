@@ -12,7 +12,7 @@ from ...dispatch import Choice, Cost, function
 from ...factors.dense import reproduces, times_adjoint
 from ...methods import LU, QR, Cholesky, Method, fitting
 from ...operators import Dense, LinearOperator, Permutation, Triangular
-from ...properties import STIEFEL
+from ...properties import Stiefel
 from ...status import Status
 from ..common import (
     dense,
@@ -192,7 +192,7 @@ def _qr(A: LinearOperator) -> tuple[LinearOperator, LinearOperator]:
     report_finite(xp, R, method="QR")
     Q, R = (to_result_dtype(xp, x, A.dtype) for x in (Q, R))
     is_square = R.shape[-2] == R.shape[-1]
-    return Dense(Q)._claim(STIEFEL), Triangular(R, lower=False) if is_square else Dense(R)
+    return Stiefel(Q), Triangular(R, lower=False) if is_square else Dense(R)
 
 
 def qr_like(A: LinearOperator) -> tuple[LinearOperator, LinearOperator]:

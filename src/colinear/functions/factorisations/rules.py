@@ -33,7 +33,7 @@ from ...operators import (
 from ...operators.batch import broadcast_batch
 from ...operators.rewrites import is_scattered
 from ...operators.scaled import peek_scalar
-from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL, UNITARY
+from ...properties import POSITIVE_SEMIDEFINITE, Stiefel, Unitary
 from ...status import Status
 from ..common import (
     array_like,
@@ -119,15 +119,9 @@ def lu_conjugate(A: Any, method: Any) -> Factors:
     return P, L.conj(), U.conj()
 
 
-@rule(lu, Kronecker, when=all_square)
-def lu_kronecker(A: Any, method: Any) -> Factors:
-    """A ⊗ B = (P ⊗ Q) (L ⊗ M) (U ⊗ V) for A = P L U, B = Q M V"""
-    return _by_operands(A, lu, method)
-
-
-@rule(lu, BlockDiag, when=all_square)
-def lu_block_diagonal(A: Any, method: Any) -> Factors:
-    """diag(A, B) = diag(P, Q) diag(L, M) diag(U, V) for A = P L U, B = Q M V"""
+@rule(lu, Kronecker | BlockDiag, when=all_square)
+def lu_by_operands(A: Any, method: Any) -> Factors:
+    """A ⊗ B = (P ⊗ Q) (L ⊗ M) (U ⊗ V) for A = P L U, B = Q M V; the same for diag(A, B)"""
     return _by_operands(A, lu, method)
 
 
@@ -151,7 +145,7 @@ def qr_orthonormal(A: Any, method: Any) -> Factors:
 def qr_diagonal(A: Any, method: Any) -> Factors:
     """diag(d) = diag(d / |d|) diag(|d|)"""
     report_finite(A.xp, A.d, method="QR")
-    return Diagonal(phase(A.d))._claim(UNITARY), Diagonal(A.xp.astype(A.xp.abs(A.d), A.dtype))
+    return Unitary(Diagonal(phase(A.d))), Diagonal(A.xp.astype(A.xp.abs(A.d), A.dtype))
 
 
 @rule(qr, ScaledIdentity)
@@ -194,15 +188,10 @@ def all_tall_or_all_wide(A: LinearOperator) -> bool:
     return all(m >= n for m, n in shapes) or all(m <= n for m, n in shapes)
 
 
-@rule(qr, Kronecker, when=all_tall_or_all_wide)
-def qr_kronecker(A: Any, method: Any) -> Factors:
-    """A ⊗ B = (Q ⊗ P) (R ⊗ S) for A = Q R, B = P S, both tall or both wide"""
-    return _by_operands(A, qr, method)
-
-
-@rule(qr, BlockDiag, when=all_tall_or_all_wide)
-def qr_block_diagonal(A: Any, method: Any) -> Factors:
-    """diag(A, B) = diag(Q, P) diag(R, S) for A = Q R, B = P S, both tall or both wide"""
+@rule(qr, Kronecker | BlockDiag, when=all_tall_or_all_wide)
+def qr_by_operands(A: Any, method: Any) -> Factors:
+    """A ⊗ B = (Q ⊗ P) (R ⊗ S) for A = Q R, B = P S, both tall or both wide; the same for
+    diag(A, B)"""
     return _by_operands(A, qr, method)
 
 
@@ -218,7 +207,7 @@ def qr_orthonormal_times(A: Any, method: Any) -> Factors:
     """Q A = (Q P) R for A = P R and Q^H Q = I"""
     Q, *rest = operands_in_context(A)
     P, R = qr(Product(*rest), method)
-    return Product(Q, P)._claim(STIEFEL), broadcast_batch(R, A.batch_shape)
+    return Stiefel(Product(Q, P)), broadcast_batch(R, A.batch_shape)
 
 
 @rule(qr, LowRank)
@@ -229,7 +218,7 @@ def qr_low_rank(A: Any, method: Any) -> Factors:
     inner = S if A.core is None else xp.matmul(S, A.core)
     right = xp.matmul(inner, adjoint(xp, A.U if A.V is None else A.V))
     P, R = qr(Dense(right), method)
-    basis = Dense(xp.matmul(Q, P.to_dense()))._claim(STIEFEL)
+    basis = Stiefel(xp.matmul(Q, P.to_dense()))
     if missing := k - basis.shape[-1]:
         return completed(basis, k), Block([[R], [Zero(missing, A.shape[-1], like=A)]])
     return basis, R

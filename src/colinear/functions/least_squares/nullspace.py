@@ -22,7 +22,6 @@ from ...operators import (
     Circulant,
     Conjugate,
     Convolution,
-    Dense,
     Diagonal,
     Identity,
     Kronecker,
@@ -41,7 +40,7 @@ from ...operators import (
 )
 from ...operators.sparse_algebra import SHIFT
 from ...operators.tree import Index
-from ...properties import POSITIVE_DEFINITE, STIEFEL
+from ...properties import POSITIVE_DEFINITE, STIEFEL, Stiefel
 from ...status import Status
 from ..common import (
     array_like,
@@ -128,7 +127,7 @@ def null_vectors(A: LinearOperator, limit: Callable[[Array], Array]) -> LinearOp
     if xp.is_differentiated(M) and 0 not in V.shape:
         inverse = xp.matmul(kept / s[..., None, :rank], adjoint(xp, U[..., :rank]))
         V = autodiff.nullspace(xp, M, V, inverse)
-    return Dense(to_result_dtype(xp, V, A.dtype))._claim(STIEFEL)
+    return Stiefel(to_result_dtype(xp, V, A.dtype))
 
 
 def visible(xp: Any, x: Array) -> Array:
@@ -227,8 +226,8 @@ def nullspace_orbits(A: Any, rtol: Any, method: Any) -> LinearOperator:
     weights = 1 / np.sqrt(np.bincount(orbit))
     basis = Sparse(coo_array((weights[orbit], (np.arange(n), orbit)), shape=(n, count)).tocsr())
     if A.is_neutral:
-        return basis._claim(STIEFEL)
-    return basis.to(backend=A.backend, device=A._context.device, dtype=A.dtype)._claim(STIEFEL)
+        return Stiefel(basis)
+    return Stiefel(basis.to(backend=A.backend, device=A._context.device, dtype=A.dtype))
 
 
 # The rules of `nullspace`: orthonormal bases that keep the structure of the parts.
@@ -278,7 +277,7 @@ def nullspace_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
 def nullspace_projection(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(Q Q^H): what completes Q to a basis"""
     checked_rtol("nullspace", rtol)
-    return complement(Dense(A.Q)._claim(STIEFEL))
+    return complement(Stiefel(A.Q))
 
 
 @rule(nullspace, LowRank)
@@ -310,7 +309,7 @@ def nullspace_circulant(A: Any, rtol: Any, method: Any) -> LinearOperator:
     if not A.is_complex:  # of w and -w, one gives its cosine and the other its sine
         opposite = np.ravel_multi_index([-w % m for w, m in zip(waves, grid)], grid)
         V = np.where(own == opposite, V.real, np.sqrt(2) * np.where(own < opposite, V.real, V.imag))
-    return Dense(array_like(A, V))._claim(STIEFEL)
+    return Stiefel(array_like(A, V))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -377,7 +376,7 @@ def right_factor_is_unitary(A: LinearOperator) -> bool:
 def nullspace_of_times_unitary(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(A Q) = Q^H null(A) for unitary Q"""
     *rest, Q = operands_in_context(A)
-    return Product(Q.H, nullspace(Product(*rest), rtol, method))._claim(STIEFEL)
+    return Stiefel(Product(Q.H, nullspace(Product(*rest), rtol, method)))
 
 
 @rule(nullspace, Kronecker)
@@ -387,11 +386,11 @@ def nullspace_kronecker(A: Any, rtol: Any, method: Any) -> LinearOperator:
     rest = Kronecker(*others)
     N, M = nullspace(first, rtol, method), nullspace(rest, rtol, method)
     if not N.shape[-1]:  # the rows of A span everything
-        return Kronecker(identity_like(A, first.shape[-1]), M)._claim(STIEFEL)
-    everything = Kronecker(N, identity_like(A, rest.shape[-1]))._claim(STIEFEL)
+        return Stiefel(Kronecker(identity_like(A, first.shape[-1]), M))
+    everything = Stiefel(Kronecker(N, identity_like(A, rest.shape[-1])))
     if not M.shape[-1] or N.shape[-1] == N.shape[-2]:
         return everything
-    return hstack(everything, Kronecker(complement(N), M))._claim(STIEFEL)
+    return Stiefel(hstack(everything, Kronecker(complement(N), M)))
 
 
 def _relative_to(A: LinearOperator, sizes: list[float], i: int, rtol: Any) -> float | None:
@@ -430,7 +429,7 @@ def _nullspaces(A: Any, rtol: Any, method: Any, sizes: list[float]) -> LinearOpe
             return identity_like(A, block.shape[-1])
         return nullspace(in_context(block, A), limit, method)
 
-    return BlockDiag(*once_each(null_of, A.operands))._claim(STIEFEL)
+    return Stiefel(BlockDiag(*once_each(null_of, A.operands)))
 
 
 def is_a_stack(A: Any) -> bool:
@@ -463,6 +462,6 @@ def _intersection(
     def restrict(N: LinearOperator, B: LinearOperator) -> LinearOperator:
         if not N.shape[-1]:
             return N
-        return Product(N, of_images(Product(B, N), limit))._claim(STIEFEL)
+        return Stiefel(Product(N, of_images(Product(B, N), limit)))
 
     return reduce(restrict, rest, nullspace(first, _relative_to(A, sizes, 0, rtol), method))

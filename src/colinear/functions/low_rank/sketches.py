@@ -10,8 +10,8 @@ from ...backends import Array, adjoint, inner_products
 from ...dispatch import function
 from ...errors import BackendError
 from ...info import Info, report
-from ...operators import Dense, LinearOperator, LowRank, Projection
-from ...properties import STIEFEL
+from ...operators import LinearOperator, LowRank, Projection
+from ...properties import Stiefel
 from ...status import Status
 from ..common import ignore_float_errors, to_result_dtype
 from . import PROBES, checked, checked_rank, compiled, tell
@@ -90,7 +90,7 @@ def basis_of_range(
             Q = compiled(_fixed, K, most, power_iterations, seed)
             matvecs = most * (1 + 2 * power_iterations) + PROBES
             tell(A, Projection(Q) @ K, "RangeFinder", matvecs, seed)
-    return Dense(to_result_dtype(xp, Q, A.dtype))._claim(STIEFEL)
+    return Stiefel(to_result_dtype(xp, Q, A.dtype))
 
 
 def _fixed(A: LinearOperator, rank: int, powers: int, seed: Any) -> Array:

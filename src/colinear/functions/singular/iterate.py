@@ -18,7 +18,7 @@ from ...methods.basis import all_finite, every
 from ...methods.singular import golub_kahan, randomized_svd
 from ...operators import Dense, LinearOperator, Product
 from ...operators.autograd import linearised
-from ...properties import STIEFEL
+from ...properties import Stiefel
 from ...status import Status
 from ..common import (
     host_value,
@@ -130,7 +130,7 @@ def iterative_triplets(
 def wrap(A: LinearOperator, U: Array, s: Array, V: Array) -> Triplets:
     """Triplets that were computed, as they are returned."""
     U, s, V = (to_result_dtype(A.xp, x, A.dtype) for x in (U, s, V))
-    return Dense(U)._claim(STIEFEL), s, Dense(V)._claim(STIEFEL)
+    return Stiefel(U), s, Stiefel(V)
 
 
 def _advice(method: Any, status: Any) -> str:
@@ -214,4 +214,4 @@ def gram_triplets(A: Any, k: int, method: Method) -> Triplets | None:
     if not host_value(xp, xp.all(residual <= method.tolerance(xp, A.dtype))):
         return None
     report(Info(residual=residual, method="Gram"))
-    return Product(A, Dense(V / s[..., None, :]))._claim(STIEFEL), s, Dense(V)._claim(STIEFEL)
+    return Stiefel(Product(A, Dense(V / s[..., None, :]))), s, Stiefel(V)

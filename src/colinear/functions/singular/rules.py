@@ -43,7 +43,7 @@ from ...operators import (
 )
 from ...operators.batch import broadcast_batch
 from ...operators.scaled import beside
-from ...properties import STIEFEL, UNITARY, SelfAdjoint
+from ...properties import SelfAdjoint, Stiefel, Unitary
 from ..common import (
     complement,
     completed,
@@ -110,7 +110,7 @@ def magnitude(c: Any) -> Any:
 
 def _with_phases(U: LinearOperator, d: Array) -> LinearOperator:
     """U diag(d), |d| = 1"""
-    return Product(U, Diagonal(d)._claim(UNITARY))._claim(STIEFEL)
+    return Stiefel(Product(U, Unitary(Diagonal(d))))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -140,14 +140,14 @@ def svd_scaled_identity(A: Any, k: Any, method: Any) -> Triplets:
     k = count_triplets(A, k)
     I = first_columns(identity_like(A), k)
     s = beside(magnitude(A.c)) * filled(A, 1.0, k)
-    return Scaled(phase(A.c), I)._claim(STIEFEL), s, broadcast_batch(I, A.batch_shape)
+    return Stiefel(Scaled(phase(A.c), I)), s, broadcast_batch(I, A.batch_shape)
 
 
 @rule(svd, Diagonal)
 @reports_nonfinite
 def svd_diagonal(A: Any, k: Any, method: Any) -> Triplets:
     """diag(d) = diag(d / |d|) diag(|d|) I^H, sorted"""
-    phases = Diagonal(phase(A.d))._claim(UNITARY)
+    phases = Unitary(Diagonal(phase(A.d)))
     return sorted_triplets(phases, A.xp.abs(A.d), identity_like(A), count_triplets(A, k))
 
 
@@ -165,7 +165,7 @@ def svd_circulant(A: Any, k: Any, method: Any) -> Triplets:
 @reports_nonfinite
 def svd_projection(A: Any, k: Any, method: Any) -> Triplets:
     """Q Q^H = Q I Q^H: r singular values are 1, the others 0"""
-    k, xp, Q = count_triplets(A, k), A.xp, Dense(A.Q)._claim(STIEFEL)
+    k, xp, Q = count_triplets(A, k), A.xp, Stiefel(A.Q)
     U = completed(Q, k)
     return U, padded(xp, filled(A, 1.0, *A.batch_shape, Q.shape[-1]), k), U
 
@@ -177,7 +177,7 @@ def svd_low_rank(A: Any, k: Any, method: Any) -> Triplets:
     Q, core, P = compressed(A)
     k, xp = count_triplets(A, k), A.xp
     X, s, Y = svd(Dense(core), min(k, *core.shape[-2:]), method)
-    U, V = (Dense(xp.matmul(B, Z.to_dense()))._claim(STIEFEL) for B, Z in ((Q, X), (P, Y)))
+    U, V = (Stiefel(xp.matmul(B, Z.to_dense())) for B, Z in ((Q, X), (P, Y)))
     return completed(U, k), padded(xp, s, k), completed(V, k)
 
 
@@ -215,7 +215,7 @@ def svd_scaled(A: Any, k: Any, method: Any) -> Triplets:
     """c A = (c / |c| U) (|c| Σ) V^H"""
     U, s, V = svd(operands_in_context(A)[0], count_triplets(A, k), method)
     s = A.xp.astype(beside(magnitude(A.scalar)) * s, A.xp.real_dtype(A.dtype))
-    return Scaled(phase(A.scalar), U)._claim(STIEFEL), s, broadcast_batch(V, A.batch_shape)
+    return Stiefel(Scaled(phase(A.scalar), U)), s, broadcast_batch(V, A.batch_shape)
 
 
 @rule(svd, Transpose)
@@ -252,27 +252,22 @@ def right_factor_is_orthonormal(A: LinearOperator) -> bool:
 @rule(svd, Product, when=left_factor_is_orthonormal)
 def svd_orthonormal_times(A: Any, k: Any, method: Any) -> Triplets:
     """Q A = (Q U) Σ V^H for A = U Σ V^H and Q^H Q = I"""
-    Q, *rest = operands_in_context(A)
-    return _peeled(A, Q, Product(*rest), count_triplets(A, k), method)
+    k, (Q, *rest) = count_triplets(A, k), operands_in_context(A)
+    U, s, V = svd(B := Product(*rest), min(k, *B.shape[-2:]), method)
+    QU = Stiefel(Product(Q, U))
+    if k > U.shape[-1]:  # then U is square, and what completes Q completes Q U
+        QU = Stiefel(hstack(QU, first_columns(complement(Q), k - U.shape[-1])))
+    s = A.xp.broadcast_to(padded(A.xp, s, k), (*A.batch_shape, k))
+    return QU, s, broadcast_batch(completed(V, k), A.batch_shape)
 
 
 @rule(svd, Product, when=right_factor_is_orthonormal)
 def svd_times_orthonormal(A: Any, k: Any, method: Any) -> Triplets:
     """A Q^H = U Σ (Q V)^H for A = U Σ V^H and Q^H Q = I"""
     *rest, Q = operands_in_context(A)
-    V, s, U = _peeled(A.H, Q.H._claim(STIEFEL), Product(*rest).H, count_triplets(A, k), method)
+    flipped = Product._of((Stiefel(Q.H), Product(*rest).H))
+    V, s, U = svd_orthonormal_times(flipped, k, method)
     return U, s, V
-
-
-def _peeled(A: Any, Q: LinearOperator, B: LinearOperator, k: int, method: Any) -> Triplets:
-    """Of A = Q B. If Q B has more singular values than B, then U is square, and what completes Q
-    completes Q U."""
-    U, s, V = svd(B, min(k, *B.shape[-2:]), method)
-    QU = Product(Q, U)._claim(STIEFEL)
-    if k > U.shape[-1]:
-        QU = hstack(QU, first_columns(complement(Q), k - U.shape[-1]))._claim(STIEFEL)
-    s = A.xp.broadcast_to(padded(A.xp, s, k), (*A.batch_shape, k))
-    return QU, s, broadcast_batch(completed(V, k), A.batch_shape)
 
 
 @rule(svd, Kronecker)
@@ -322,7 +317,7 @@ def each_svd(blocks: tuple[LinearOperator, ...], k: int, method: Any) -> list[Tr
     for group in groups:
         stack = Dense(first.xp.stack([block.A for block in group], axis=0))
         U, s, V = svd(stack, min(k, *stack.shape[-2:]), method)
-        bases = (Dense._of(P.to_dense())._claim(STIEFEL) for P in (U, V))
+        bases = (Stiefel(Dense._of(P.to_dense())) for P in (U, V))
         left, right = ([Q._replace(A=M) for M in Q.A] for Q in bases)
         found.extend(zip(left, s, right))
     return found

@@ -99,12 +99,14 @@ def eigenpairs(
     array([1., 3.])
     """
     asked = check(A, k, which, method)
-    asked = asked._replace(chosen=_fitted(asked.chosen, asked.is_hermitian))
-    chosen, is_hermitian, like = asked.chosen, asked.is_hermitian, partial(pairs_like, asked)
+    chosen, is_hermitian = asked.chosen, asked.is_hermitian
+    if is_hermitian and isinstance(chosen, Arnoldi):  # which is Lanczos with such an A
+        chosen = Lanczos(**{f.name: getattr(chosen, f.name) for f in fields(chosen)})
+        asked = asked._replace(chosen=chosen)
     is_free, iteration = isinstance(chosen, Auto), None
     if 0 not in (asked.k, *A.shape):
         iteration = automatic(asked) if is_free else chosen
-    run = lambda: _dense_pairs(asked)
+    run, like = partial(_dense_pairs, asked), partial(pairs_like, asked)
     if isinstance(iteration, (Spectral, SVRG)):
         otherwise = run if is_free and is_affordable(A) else None
         why = "a few eigenvalues of a large operator" if is_free else "asked for"
@@ -140,11 +142,26 @@ def check(A: LinearOperator, k: Any, which: Any, method: Any, known: bool = Fals
 
     `known`: whether the spectrum is known, so that `Eigh()` cannot make it real.
     """
-    k = _count(A, k, which)
+    n = square_size("eig", A, *NEED)
+    if which not in WHICH:
+        raise ValueError(
+            f"eig: which is {which!r}; it must be one of {', '.join(map(repr, WHICH))}."
+        )
+    bounds = f"an operator of {n}x{n} has {n} eigenvalues."
+    count = n if k is None else checked_count("eig", k, 0, n, bounds)
     chosen = fitting("eig", method, *EIGEN)
     is_hermitian = bool(A.properties & SELF_ADJOINT) if known else is_hermitian_by(A, chosen)
-    _check_order(which, is_hermitian)
-    return Asked(A, k, which, is_hermitian, method, chosen)
+    if which in ("LA", "SA") and not is_hermitian:
+        raise ValueError(
+            f"eig: which={which!r} orders real eigenvalues, and A is not known to be self-adjoint. "
+            f"Annotate it, SelfAdjoint(A), or use which={which[0] + 'R'!r}."
+        )
+    if which in ("LI", "SI") and is_hermitian:
+        raise ValueError(
+            f"eig: which={which!r} orders by imaginary parts, and a self-adjoint A has real "
+            "eigenvalues. Use one of 'LM', 'SM', 'LA', 'SA'."
+        )
+    return Asked(A, count, which, is_hermitian, method, chosen)
 
 
 def is_hermitian_by(A: LinearOperator, method: Method) -> bool:
@@ -154,39 +171,6 @@ def is_hermitian_by(A: LinearOperator, method: Method) -> bool:
     if isinstance(method, Arnoldi) and complex(method.shift or 0).imag:
         return False  # nearest to a number that no inverse of a self-adjoint operator belongs to
     return bool(A.properties & SELF_ADJOINT or method.needs & SELF_ADJOINT)
-
-
-def _fitted(method: Method, is_hermitian: bool) -> Method:
-    """The method that gives real pairs of a self-adjoint A: Arnoldi with such an A is Lanczos."""
-    if is_hermitian and isinstance(method, Arnoldi):
-        return Lanczos(**{f.name: getattr(method, f.name) for f in fields(method)})
-    return method
-
-
-def _count(A: LinearOperator, k: Any, which: Any) -> int:
-    """How many to find, or an error."""
-    n = square_size("eig", A, *NEED)
-    if which not in WHICH:
-        raise ValueError(
-            f"eig: which is {which!r}; it must be one of {', '.join(map(repr, WHICH))}."
-        )
-    if k is None:
-        return n
-    return checked_count("eig", k, 0, n, f"an operator of {n}x{n} has {n} eigenvalues.")
-
-
-def _check_order(which: str, is_hermitian: bool) -> None:
-    if which in ("LA", "SA") and not is_hermitian:
-        raise ValueError(
-            f"eig: which={which!r} orders real eigenvalues, and A is not known to be self-adjoint. "
-            f"Annotate it, SelfAdjoint(A), or use which={which[0] + 'R'!r}."
-        )
-    if which in ("LI", "SI") and is_hermitian:
-        raise ValueError(
-            f"eig: which={which!r} orders by imaginary parts, and a self-adjoint A has real "
-            "eigenvalues. "
-            f"Use one of 'LM', 'SM', 'LA', 'SA'."
-        )
 
 
 def sensitivity_of(xp: Any, V: Array) -> Array:

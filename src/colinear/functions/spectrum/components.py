@@ -17,7 +17,7 @@ from ...methods import Eig, Eigh
 from ...methods.structured import all_pairs, few_pairs
 from ...operators import Dense, Diagonal, LinearOperator, Product, Sine, Sparse, Tridiagonal
 from ...operators.sparse import SparseStructure
-from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
+from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Unitary
 from ...status import combine
 from ..common import host_value, ignore_float_errors, values_are_seen
 from . import Pairs, eig, eig_rule, judge_pairs, pairs_like
@@ -58,12 +58,8 @@ def falls_apart(A: Any) -> bool:
 
 def parts(structure: SparseStructure) -> list[Part]:
     """The components, found once; nothing where they are of one kind, or one."""
-    if "components" not in structure.memo:
-        structure.memo["components"] = _parts(structure)
-    return structure.memo["components"]
-
-
-def _parts(structure: SparseStructure) -> list[Part]:
+    if "components" in structure.memo:
+        return structure.memo["components"]
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
@@ -87,6 +83,7 @@ def _parts(structure: SparseStructure) -> list[Part]:
             block = block.tocoo()  # zero outside of the matrices along its diagonal
             places = block.row * size + block.col % size
             found.append(Part(rows.reshape(-1, size), block.data - 1, places, None))
+    structure.memo["components"] = found
     return found
 
 
@@ -278,7 +275,7 @@ def _scaled_sines(A: Any, r: Any, n: int) -> LinearOperator:
         else np.sign(r) ** np.arange(n)
     )
     if (np.abs(size - 1) <= 4 * np.finfo(float).eps).all():
-        return Product(Diagonal(_put(A, powers)), S)._claim(UNITARY)
+        return Unitary(Product(Diagonal(_put(A, powers)), S))
     grown = size ** np.arange(n)
     # |D s_k|^2 = sum_j D_j^2 (1 - cos(2 π j k / (n + 1))) / (n + 1): a Fourier transform
     sums = np.fft.fft(np.insert(grown**2, 0, 0, axis=-1)).real

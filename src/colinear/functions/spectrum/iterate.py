@@ -38,6 +38,7 @@ from ..common import (
 from .order import Asked, by_key, take_columns
 from .shift_invert import (
     DIVERGED,
+    Shifted,
     beyond,
     cheap_inverse,
     edge_of,
@@ -94,17 +95,16 @@ def _run(
     A: LinearOperator,
     B: LinearOperator,
     M: LinearOperator | None,
-    start: Array,
-    noise: Array,
+    *starts: Array,
 ) -> Found:
     """One run. `is_inverse` says whether it is on the inverse B of A less a shift, whose largest
     pairs are those that `which` names."""
     shift = getattr(method, "shift", None) or 0.0
     A, B = (linearised(A),) * 2 if A is B else (linearised(A), linearised(B))
     if isinstance(method, (LOBPCG, PowerIteration)):
-        pairs = _simple(xp, method, B, M, start, noise, k, which)
+        pairs = _simple(xp, method, B, M, *starts, k, which)
     else:
-        pairs = _krylov(xp, method, B, start, noise, k, "LM" if is_inverse else which, is_inverse)
+        pairs = _krylov(xp, method, B, *starts, k, "LM" if is_inverse else which, is_inverse)
     V = xp.matrix_transpose(pairs.vectors)
     pairs = pairs._replace(vectors=None)  # so that they can go
     # orthonormal to the last digit: V (V^H V)^(-1/2), of which this is the first step
@@ -112,7 +112,7 @@ def _run(
         G = inner_products(xp, V, V)
         V = xp.matmul(V, 1.5 * eye_like(xp, V) - 0.5 * G)
     values, residual = _quotients(xp, A, V, is_hermitian)
-    size = _size(xp, A, noise) if is_inverse else pairs.size
+    size = _size(xp, A, starts[1]) if is_inverse else pairs.size
     residual = residual / without_zeros(xp, size)[..., None]
     # no vector was found
     residual = xp.where(xp.vector_norm(V, axis=-2) > 0.5, residual, 1 + 0 * residual)
@@ -159,23 +159,17 @@ def _krylov(
     limit = method.limit(n, m)
     most = limit * (CHEAPER if method.max_iters is None else 1)
     shift = 0.0 if inverse else method.shift or 0.0
+    options: Any = {
+        "m": m,
+        "tol": method.tolerance(xp, start.dtype),
+        "householder": method.orthogonalisation == "householder",
+        "again": method.repeated,
+        "watch": watcher(method, k),
+    }
 
-    def run(algorithm: Any, start: Array, max_iters: Any, **more: Any) -> Pairs:
-        return algorithm(
-            xp,
-            B.__matmul__,
-            start,
-            noise,
-            k,
-            which,
-            m=m,
-            tol=method.tolerance(xp, start.dtype),
-            max_iters=max_iters,
-            householder=method.orthogonalisation == "householder",
-            again=method.repeated,
-            watch=watcher(method, k),
-            **more,
-        )
+    def run(algorithm: Any, start: Array, most: Any, **more: Any) -> Pairs:
+        vectors = start, noise, k, which
+        return algorithm(xp, B.__matmul__, *vectors, max_iters=most, **options, **more)
 
     if isinstance(method, Arnoldi):
         return run(arnoldi, start, limit, shift=shift, relative=inverse)
@@ -264,7 +258,7 @@ FLOOR = 100  # roundings below which no tolerance is met
 def _iterated(asked: Asked) -> tuple[Found, Any, list[Info]]:
     """The pairs that are asked for, the status, and what was reported on the way."""
     A, k, which, is_hermitian, _, method = asked
-    xp, n, fixed = A.xp, asked.n, A.detach()
+    xp, fixed = A.xp, A.detach()
     tol = method.tolerance(xp, A.dtype)
     if isinstance(method, SVRG):
         return (*_sampled(xp, sampled_pairs(fixed, k, which, method)), [])
@@ -278,18 +272,17 @@ def _iterated(asked: Asked) -> tuple[Found, Any, list[Info]]:
     if positive and shift is None and which in ("LM", "SM"):
         which = which[0] + "A"
     _check(method, k, which)
-    # the basis spans the space: no pair can be missed
-    is_whole = hasattr(method, "basis") and method.size(n, k) >= n
-    is_partial = isinstance(method, Arnoldi) and not is_whole
+    # else the basis spans the space: no pair can be missed
+    is_partial = isinstance(method, Arnoldi) and method.size(asked.n, k) < asked.n
     edge = inverse = None
     if shift is not None:
         inverse = inverse_at(fixed, shift, form=is_partial)
         if inverse is None and is_partial:
             raise MethodError(
                 "eig: no cheap inverse of A - shift I is known, which Arnoldi(shift=) needs: the "
-                "pairs nearest to a number inside the "
-                "spectrum of an operator that is not self-adjoint cannot be found from products "
-                "alone. Use eig(Dense(A.to_dense()), ...) if the matrix fits into memory."
+                "pairs nearest to a number inside the spectrum of an operator that is not self-"
+                "adjoint cannot be found from products alone. Use eig(Dense(A.to_dense()), ...) "
+                "if the matrix fits into memory."
             )
     elif (which == "SM" or (which == "SA" and positive)) and hasattr(method, "shift"):
         inverse = cheap_inverse(fixed)
@@ -307,25 +300,26 @@ def _iterated(asked: Asked) -> tuple[Found, Any, list[Info]]:
     with recording() as dropped, ignore_float_errors(xp):
         M = as_preconditioner(getattr(method, "preconditioner", None), fixed)
 
-        def run() -> Found:
+        def run(inverse: Shifted | None) -> Found:
             options = k, which, inverse is not None, is_hermitian
             run = program_of("eig", fixed, _run, method.without_arrays(), *options)
             return run(fixed, fixed if inverse is None else inverse.inverse, M, start, noise)
 
-        found = run()
+        found = run(inverse)
         if edge and inverse and edge.is_beyond(host_value(xp, found.values), inverse.shift.real):
             inverse = beyond(fixed, edge, far=True)
-            found = _after(run(), found)
-    # pairs of what is no inverse may not be the nearest
-    if inverse is not None and inverse.failed is not False:
-        found = found._replace(done=found.done & xp.logical_not(inverse.failed))
-    if is_partial and which in ("SM", "SI") and inverse is None:
+            found = _after(run(inverse), found)
+    done = found.done
+    if inverse is None and is_partial and which in ("SM", "SI"):
         # Ritz values inside the spectrum may be anything: nothing says that none is nearer
-        found = found._replace(done=False)
+        done = False
+    elif inverse is not None and inverse.failed is not False:
+        done = done & ~inverse.failed  # pairs of what is no inverse may not be the nearest
     # pairs that are right may not be the ones asked for, unless the run came to its end
     right = every(xp, found.residual <= tol)
-    right = right & found.done if isinstance(method, (Lanczos, Arnoldi)) else right
-    return found, status_of_run(xp, right, *found[5:], tol, dtype), dropped
+    right = right & done if isinstance(method, (Lanczos, Arnoldi)) else right
+    ended = found.finite, found.stopped
+    return found, status_of_run(xp, right, done, *ended, tol, dtype), dropped
 
 
 def _sampled(xp: Any, run: Any) -> tuple[Found, Status | Array]:

@@ -30,7 +30,7 @@ from ...operators.batch import broadcast_batch
 from ...operators.context import broadcast_batches, given_context
 from ...operators.tree import index_or_array
 from ...operators.unitary import pad_end
-from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL
+from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL, Stiefel
 from ..common import (
     first_columns,
     ignore_float_errors,
@@ -116,7 +116,7 @@ class Asked(NamedTuple):
     def wrap(self, V: Array) -> LinearOperator:
         """Columns that were computed, as the eigenvectors that are returned."""
         vectors = Dense(to_result_dtype(self.A.xp, V, self.A.dtype))
-        return vectors._claim(STIEFEL) if self.is_hermitian else vectors
+        return Stiefel(vectors) if self.is_hermitian else vectors
 
 
 # --------------------------------------------------------------------------------------------------

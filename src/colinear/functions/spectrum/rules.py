@@ -36,7 +36,7 @@ from ...operators.diagonal import scalar_of
 from ...operators.scaled import beside
 from ...operators.transposed import are_adjoint
 from ...operators.tree import Index
-from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Unitary
+from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY, Stiefel, Unitary
 from ...status import Status, first_failure
 from ..common import (
     array_like,
@@ -189,9 +189,9 @@ def eig_projection(A: Any, asked: Asked) -> Pairs:
     n, k, r, batch = asked.n, asked.k, A.Q.shape[-1], A.batch_shape
     report_finite(A.xp, A.Q)
     if asked.which[0] == "L" and k <= r:
-        return asked.typed(filled(A, 1.0, *batch, k)), Dense(A.Q[..., :k])._claim(STIEFEL)
+        return asked.typed(filled(A, 1.0, *batch, k)), Stiefel(A.Q[..., :k])
     values = padded(A.xp, filled(A, 1.0, *batch, r), n)
-    return asked.finish(values, completed(Dense(A.Q)._claim(STIEFEL), n))
+    return asked.finish(values, completed(Stiefel(A.Q), n))
 
 
 @eig_rule(Householder, when=not_empty, known=True)
@@ -205,7 +205,7 @@ def eig_householder(A: Any, asked: Asked) -> Pairs:
     Q = xp.where(nothing[..., None, None], first, w / xp.sqrt(squared))
     ones = filled(A, 1.0, *A.batch_shape, n)
     values = xp.where(xp.arange(n, device=A._context.device) > 0, ones, -ones)  # -1, 1, 1, ...
-    basis = completed(Dense(Q)._claim(STIEFEL), n)
+    basis = completed(Stiefel(Q), n)
     return asked.finish(xp.where(nothing[..., None], ones, values), basis)
 
 
@@ -226,7 +226,7 @@ def eig_low_rank(A: Any, asked: Asked) -> Any:
     k, xp = asked.k, A.xp
     Q, small, V = compressed(A)
     small = small._claim(A.properties & (SELF_ADJOINT | POSITIVE_SEMIDEFINITE))
-    basis = Dense(Q)._claim(STIEFEL)
+    basis = Stiefel(Q)
     # of a self-adjoint A the orthogonal complement of V is that of Q
     if asked.is_hermitian or (k <= small.shape[-1] and asked.zeros_come_last):
         return pairs_of_similar(asked, basis, small)
@@ -235,7 +235,7 @@ def eig_low_rank(A: Any, asked: Asked) -> Any:
     status = _status_of_basis(A, inner_products(xp, P, (basis @ Z)._dense()))
 
     def pairs() -> Pairs:
-        null = complement(Dense(P)._claim(STIEFEL))
+        null = complement(Stiefel(P))
         return asked.finish(padded(xp, values, asked.n), hstack(Product(Dense(Q), Z), null))
 
     def run() -> Any:
@@ -315,7 +315,7 @@ def eig_permutation(A: Any, asked: Asked) -> Pairs:
     def waves(m: int) -> LinearOperator:
         if is_hermitian and m == 2:  # those of an exchange of two are real
             half = np.array([[1.0, 1.0], [1.0, -1.0]]) / math.sqrt(2)
-            return Dense(array_like(A, half))._claim(UNITARY)
+            return Unitary(array_like(A, half))
         return Identity(1, like=like) if is_hermitian and m == 1 else FFT(m, like=like).H
 
     blocks = [Kronecker(Identity(count, like=like), waves(m)) for count, m in counts]
@@ -358,7 +358,7 @@ def eig_unitary(A: Any, asked: Asked) -> Pairs:
     T, V = (xp.asarray(np.reshape(parts, host.shape), **place) for parts in zip(*each))
     values = xp.diagonal(T)
     report_pairs(asked, "Schur", xp.astype(M, V.dtype), values, V)
-    vectors = Dense(to_result_dtype(xp, V, A.dtype))._claim(UNITARY)
+    vectors = Unitary(to_result_dtype(xp, V, A.dtype))
     return asked.finish(to_result_dtype(xp, values, A.dtype), vectors)
 
 
@@ -388,4 +388,4 @@ def eig_fft(A: Any, asked: Asked) -> Pairs:
     for value in np.unique(values):
         at = np.flatnonzero(values == value)
         V[:, at] = _eigenspace(n, transform, complex(value), len(at))
-    return asked.typed(array_like(A, values)), Dense(array_like(A, V))._claim(STIEFEL)
+    return asked.typed(array_like(A, values)), Stiefel(array_like(A, V))

@@ -32,7 +32,7 @@ from ...operators import (
     simplify,
 )
 from ...operators.context import split_number
-from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL
+from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Stiefel
 from ...status import FIRST_FAILURE, Status
 from ..common import host_value, ignore_float_errors, is_half, to_result_dtype
 from ..solve.cost import estimated_fill
@@ -258,7 +258,7 @@ def sampled_nullspace(A: LinearOperator, rtol: float | None, method: SVRG) -> Li
     message = DIVERGED if status is Status.BREAKDOWN else ""
     counts = {"iterations": epochs, "matvecs": matvecs}
     report(Info(status, residual=residual, method=method.name, message=message, **counts))
-    return Dense(to_result_dtype(xp, V, A.dtype))._claim(STIEFEL)
+    return Stiefel(to_result_dtype(xp, V, A.dtype))
 
 
 def _plain_steps(function: str, method: SVRG) -> None:
