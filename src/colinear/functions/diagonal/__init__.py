@@ -31,6 +31,7 @@ from ...operators import (
     Sum,
     Transpose,
 )
+from ...operators.context import kind_of
 from ...operators.scaled import beside
 from ...operators.sliced import pick, same
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
@@ -40,6 +41,7 @@ from ..common import (
     low_rank_sides,
     operands_in_context,
     outer,
+    smaller_side,
     square_size,
 )
 from ..solve.inverse import all_square
@@ -104,7 +106,7 @@ def exact_diagonal(A: LinearOperator) -> Array:
         return xp.diagonal(A._dense())
     rows = xp.arange(A.shape[-2], device=A._context.device)[:, None]
     pick = lambda X, places: xp.sum(xp.where(rows == places, X, 0), axis=-2)
-    return by_columns(A, pick, min(A.shape[-2:]))
+    return by_columns(A, pick, smaller_side(A))
 
 
 def is_out_of_reach(A: LinearOperator, method: Any) -> bool:
@@ -115,7 +117,7 @@ def is_out_of_reach(A: LinearOperator, method: Any) -> bool:
 
 def zero_diagonal(A: LinearOperator) -> Array:
     """Zeros of the shape of the diagonal."""
-    return A.xp.zeros((*A.batch_shape, min(A.shape[-2:])), dtype=A.dtype, device=A._context.device)
+    return A.xp.zeros((*A.batch_shape, smaller_side(A)), **kind_of(A))
 
 
 def ones_on_diagonal(A: LinearOperator) -> Array:
@@ -204,7 +206,7 @@ def _crossed(A: Any, block: Any, rows: Any, columns: Any, method: Any) -> Array:
     top = [0, *accumulate(B.shape[-2] for B in rows)]
     left = [0, *accumulate(B.shape[-1] for B in columns)]
     parts = [zero_diagonal(A)[..., :0]]
-    for start, stop in pairwise(sorted({end for end in (*top, *left) if end <= min(A.shape[-2:])})):
+    for start, stop in pairwise(sorted({end for end in (*top, *left) if end <= smaller_side(A)})):
         i, j = bisect_right(top, start) - 1, bisect_right(left, start) - 1
         B = block(i, j)
         if B is None:
@@ -252,7 +254,7 @@ def waist(A: LinearOperator) -> tuple[int, int]:
 
 def has_thin_waist(A: LinearOperator) -> bool:
     """Whether a dimension inside the product is smaller than those outside."""
-    return waist(A)[0] < min(A.shape[-2:])
+    return waist(A)[0] < smaller_side(A)
 
 
 def sum_of_diagonal(A: LinearOperator, method: Method | None = None) -> Choice:
@@ -284,7 +286,7 @@ def sum_of_diagonal(A: LinearOperator, method: Method | None = None) -> Choice:
         )
     is_free = not chosen.is_stochastic
     found = _automatic(A, chosen) if is_free else chosen
-    like = lambda: A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device)
+    like = lambda: A.xp.ones(A.batch_shape, **kind_of(A))
     return estimate("trace", A, found, is_free, lambda: _estimated(A, found), like)
 
 
@@ -377,7 +379,7 @@ def trace_conjugate(A: Any, method: Any) -> Array:
 @rule(trace, Projection)
 def trace_projection(A: Any, method: Any) -> Array:
     """tr(Q Q^H) = r, for r orthonormal columns"""
-    return A.xp.full(A.batch_shape, float(A.Q.shape[-1]), dtype=A.dtype, device=A._context.device)
+    return A.xp.full(A.batch_shape, float(A.Q.shape[-1]), **kind_of(A))
 
 
 @rule(trace, LowRank, when=is_square)

@@ -11,10 +11,12 @@ from ...backends import Array, get, positive_or_one
 from ...dispatch import rule
 from ...factors.inverse import Inverse
 from ...operators import Banded
+from ...operators.context import kind_of
 from ..common import (
     array_like,
     host_value,
     ignore_float_errors,
+    is_square,
     is_traced_or_differentiated,
     report_values,
     to_computing_dtype,
@@ -58,7 +60,7 @@ def last_minor(xp: Any, d: Array, squares: Array) -> tuple[Array, Array]:
 
 def _recurrence(xp: Any, d: Array, squares: Array) -> tuple[Array, ...]:
     """The matrices M_i of [θ_i; θ_(i-1)] = M_i [θ_(i-1); θ_(i-2)], by their four entries."""
-    like = {"dtype": d.dtype, "device": xp.device_of(d)}
+    like = kind_of(d)
     squares = xp.broadcast_to(squares, (*d.shape[:-1], squares.shape[-1]))
     below = [xp.zeros((*d.shape[:-1], 1), **like), xp.astype(squares, d.dtype)]
     ones, zeros = (make(d.shape, **like) for make in (xp.ones, xp.zeros))
@@ -104,7 +106,7 @@ def tridiagonal_inverse_diagonal(xp: Any, lower: Array, d: Array, upper: Array) 
     d, s = d / scale, (lower / scale) * (upper / scale)  # so that s does not over- or underflow
     s = xp.astype(xp.broadcast_to(s, (*d.shape[:-1], s.shape[-1])), d.dtype)
     if not is_traced_or_differentiated(xp, d, s):
-        pivots = xp.asarray(sum(_on_host(xp, d, s)), dtype=d.dtype, device=xp.device_of(d))
+        pivots = xp.asarray(sum(_on_host(xp, d, s)), **kind_of(d))
         numerator, denominator = 1, pivots - d
     elif xp.name == "jax":
         numerator, denominator = _quotient(d, *_scan(xp, d, s), *_scan(xp, d, s, reverse=True))
@@ -138,7 +140,7 @@ def _on_host(xp: Any, d: Array, s: Array) -> tuple[Any, Any]:
 def _scan(xp: Any, d: Array, s: Array, reverse: bool = False) -> tuple[Array, Array]:
     """Numerators and denominators of the pivots: leading minors (θ_i, θ_(i-1)), up to a factor
     of each pair."""
-    like = {"dtype": d.dtype, "device": xp.device_of(d)}
+    like = kind_of(d)
     nothing, one = (xp.full((*d.shape[:-1], 1), float(x), **like) for x in (0, 1))
     before = xp.concat([s, nothing] if reverse else [nothing, s], axis=-1)[..., : d.shape[-1]]
 
@@ -160,7 +162,7 @@ def _differentiable_quotient(xp: Any, d: Array, s: Array) -> tuple[Any, Array]:
     p = None
     if not (xp.is_traced(d) or xp.is_traced(s)):
         known = _on_host(xp, xp.stop_gradient(d), xp.stop_gradient(s))
-        p, q = (xp.asarray(x, dtype=d.dtype, device=xp.device_of(d)) for x in known)
+        p, q = (xp.asarray(x, **kind_of(d)) for x in known)
         if min(float(np.abs(x).min(initial=1)) for x in known) > SAFE_PIVOT:
             pivots = xp.tridiagonal_pivots
             return 1, pivots(d, s) + flip(pivots(flip(d), flip(s))) - d
@@ -178,7 +180,7 @@ def _differentiable_quotient(xp: Any, d: Array, s: Array) -> tuple[Any, Array]:
 def band_is_seen(A: Any) -> bool:
     """Whether one narrow band is inverted, whose values can be seen with no derivative asked."""
     B: Any = A.operands[0]
-    narrow = B.shape[-1] == B.shape[-2] and 4 * max(map(abs, B.offsets)) < B.shape[-1]
+    narrow = is_square(B) and 4 * max(map(abs, B.offsets)) < B.shape[-1]
     exact = B.dtype.itemsize >= 4 and not B.batch_shape
     return narrow and exact and values_are_seen(B)
 

@@ -47,7 +47,14 @@ from ...operators.neutral import dense_part
 from ...operators.scaled import beside
 from ...operators.sparse_algebra import SHIFT
 from ...operators.tree import Index
-from ..common import array_like, host_value, low_rank_sides, operands_in_context, reciprocal
+from ..common import (
+    array_like,
+    host_value,
+    low_rank_sides,
+    operands_in_context,
+    reciprocal,
+    smaller_side,
+)
 from . import diag, exact_diagonal, has_thin_waist, ones_on_diagonal, waist, zero_diagonal
 from .bands import tridiagonal_inverse_diagonal
 
@@ -151,7 +158,7 @@ def diag_projection(A: Any, method: Any) -> Array:
 @rule(diag, LowRank)
 def diag_low_rank(A: Any, method: Any) -> Array:
     """diag(U C V^H)_i = (U C)_i · conj(V_i)"""
-    xp, size, (U, V) = A.xp, min(A.shape[-2:]), low_rank_sides(A)
+    xp, size, (U, V) = A.xp, smaller_side(A), low_rank_sides(A)
     return xp.sum(U[..., :size, :] * xp.conj(V[..., :size, :]), axis=-1)
 
 
@@ -163,7 +170,7 @@ def diag_sparse(A: Any, method: Any) -> Array:
     if places is None:
         places = structure.memo["diagonal"] = (structure.rows == structure.columns).nonzero()[0]
     found = A.xp.take(A.data, places, axis=-1)
-    if len(places) == min(A.shape[-2:]):
+    if len(places) == smaller_side(A):
         return found
     return A.xp.scatter_add(zero_diagonal(A), structure.rows[places], found, axis=-1)
 
@@ -172,7 +179,7 @@ def diag_sparse(A: Any, method: Any) -> Array:
 def diag_kernel(A: Any, method: Any) -> Array:
     """diag(K)_i = k(x_i, y_i), in blocks of points"""
     fitting("diag", method)
-    xp, batch, size = A.xp, A.batch_shape, min(A.shape[-2:])
+    xp, batch, size = A.xp, A.batch_shape, smaller_side(A)
     if 0 in (size, *batch):
         return zero_diagonal(A)
     count = -(-size // POINTS) * POINTS
@@ -204,7 +211,7 @@ def is_thin_and_filled(A: LinearOperator) -> bool:
 def diag_thin_product(A: Any, method: Any) -> Array:
     """diag(A B)_i = Σ_j A_ij B_ji, the product cut where it is thinnest"""
     fitting("diag", method)
-    xp, factors, size, cut = A.xp, operands_in_context(A), min(A.shape[-2:]), waist(A)[1]
+    xp, factors, size, cut = A.xp, operands_in_context(A), smaller_side(A), waist(A)[1]
     L, R = (Product(*part)._dense() for part in (factors[:cut], factors[cut:]))
     return xp.sum(L[..., :size, :] * xp.matrix_transpose(R[..., :, :size]), axis=-1)
 
@@ -213,7 +220,7 @@ def diag_thin_product(A: Any, method: Any) -> Array:
 def diag_dense_product(A: Any, method: Any) -> Array:
     """diag(A B)_i = Σ_j A_ij B_ji"""
     fitting("diag", method)
-    size = min(A.shape[-2:])
+    size = smaller_side(A)
     return A.xp.einsum(
         "...ij,...ji->...i", A.operands[0].A[..., :size, :], A.operands[1].A[..., :, :size]
     )
@@ -227,7 +234,7 @@ def diag_sparse_product(A: Any, method: Any) -> Array:
         B.structure.rows.astype(np.int64) * B.shape[-1] + B.structure.columns for B in (S, T)
     ]
     _, first, second = np.intersect1d(keys[0], keys[1], assume_unique=True, return_indices=True)
-    keep = S.structure.rows[first] < min(A.shape[-2:])
+    keep = S.structure.rows[first] < smaller_side(A)
     first, second = first[keep], second[keep]
     products = A.xp.take(S.data, first, axis=-1) * A.xp.take(T.data, second, axis=-1)
     return A.xp.scatter_add(zero_diagonal(A), S.structure.rows[first], products, axis=-1)
@@ -237,7 +244,7 @@ def diag_sparse_product(A: Any, method: Any) -> Array:
 def diag_sparse_dense_product(A: Any, method: Any) -> Array:
     """diag(S B)_i = Σ_j S_ij B_ji, over the places of S"""
     S, B = A.operands
-    places = np.flatnonzero(S.structure.rows < min(A.shape[-2:]))
+    places = np.flatnonzero(S.structure.rows < smaller_side(A))
     rows, columns = (
         Index(x[places]).on(A.xp, A._context.device)
         for x in (S.structure.rows, S.structure.columns)
@@ -252,21 +259,21 @@ def diag_dense_sparse_product(A: Any, method: Any) -> Array:
     return diag(Product(A.operands[1].T, A.operands[0].T), method)
 
 
-@rule(diag, Product[Diagonal, ...], cost=lambda A: min(A.shape[-2:]))  # type: ignore[misc]
+@rule(diag, Product[Diagonal, ...], cost=lambda A: smaller_side(A))  # type: ignore[misc]
 def diag_of_scaled_rows(A: Any, method: Any) -> Array:
     """diag(diag(d) A) = d * diag A"""
-    size = min(A.shape[-2:])
+    size = smaller_side(A)
     return A.operands[0].d[..., :size] * diag(Product(*operands_in_context(A)[1:]), method)
 
 
-@rule(diag, Product[..., Diagonal], cost=lambda A: min(A.shape[-2:]))  # type: ignore[misc]
+@rule(diag, Product[..., Diagonal], cost=lambda A: smaller_side(A))  # type: ignore[misc]
 def diag_of_scaled_columns(A: Any, method: Any) -> Array:
     """diag(A diag(d)) = diag A * d"""
-    size = min(A.shape[-2:])
+    size = smaller_side(A)
     return diag(Product(*operands_in_context(A)[:-1]), method) * A.operands[-1].d[..., :size]
 
 
-@rule(diag, Product[..., LowRank, ...], cost=lambda A: 2 * min(A.shape[-2:]))  # type: ignore[misc]
+@rule(diag, Product[..., LowRank, ...], cost=lambda A: 2 * smaller_side(A))  # type: ignore[misc]
 def diag_product_with_low_rank(A: Any, method: Any) -> Array:
     """diag(A U C V^H B) = diag((A U C) (V^H B))"""
     before, low_rank, after = arrange(A, ..., LowRank, ...)
@@ -278,7 +285,7 @@ def diag_product_with_low_rank(A: Any, method: Any) -> Array:
 def diag_of_diagonalised(A: Any, method: Any) -> Array:
     """diag(A diag(d) B) = (A * B^T) d"""
     L, D, R = A.operands
-    size = min(A.shape[-2:])
+    size = smaller_side(A)
     return A.xp.einsum("...ij,...j,...ji->...i", L.A[..., :size, :], D.d, R.A[..., :, :size])
 
 

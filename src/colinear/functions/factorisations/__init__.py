@@ -18,9 +18,11 @@ from ..common import (
     dense,
     identity_like,
     ignore_float_errors,
+    is_square,
     outcome,
     report_finite,
     report_status,
+    smaller_side,
     square_size,
     to_result_dtype,
 )
@@ -71,7 +73,7 @@ def _chosen(
 ) -> Choice:
     """The choice of the one factorisation that there is."""
     size = math.prod(A.shape)
-    cost = Cost(flops * min(A.shape[-2:]) * size, (16.0 if name == "QR" else 8.0) * size)
+    cost = Cost(flops * smaller_side(A) * size, (16.0 if name == "QR" else 8.0) * size)
     return Choice(lambda: run(A), name, cost, identity, like)
 
 
@@ -191,8 +193,7 @@ def _qr(A: LinearOperator) -> tuple[LinearOperator, LinearOperator]:
     Q, R = autodiff.qr(xp, M)
     report_finite(xp, R, method="QR")
     Q, R = (to_result_dtype(xp, x, A.dtype) for x in (Q, R))
-    is_square = R.shape[-2] == R.shape[-1]
-    return Stiefel(Q), Triangular(R, lower=False) if is_square else Dense(R)
+    return Stiefel(Q), Triangular(R, lower=False) if is_square(R) else Dense(R)
 
 
 def qr_like(A: LinearOperator) -> tuple[LinearOperator, LinearOperator]:

@@ -15,6 +15,7 @@ from ...info import Info, report
 from ...methods.sparse_direct import factors_in_order, stays_sparse
 from ...operators import Banded, LinearOperator, Permutation, ScaledIdentity, Sparse, Tridiagonal
 from ...operators.banded import band_widths, natural_length
+from ...operators.context import kind_of
 from ...operators.rewrites import is_scattered
 from ...operators.sparse import from_coordinates
 from ...operators.unitary import pad_end
@@ -23,9 +24,11 @@ from ..common import (
     array_like,
     host_value,
     identity_like,
+    is_square,
     is_traced_or_differentiated,
     report_finite,
     reports_nonfinite,
+    smaller_side,
     to_computing_dtype,
     to_result_dtype,
     values_are_seen,
@@ -45,7 +48,7 @@ def band_is_seen(A: Any) -> bool:
     asked."""
     if isinstance(A, Banded) and is_scattered(A):
         return False
-    narrow = A.shape[-1] == A.shape[-2] and 2 * (max(widths(A)) + 1) < A.shape[-1]
+    narrow = is_square(A) and 2 * (max(widths(A)) + 1) < A.shape[-1]
     return narrow and 0 not in A.batch_shape and values_are_seen(A)
 
 
@@ -215,7 +218,7 @@ def widths(A: Any) -> tuple[int, int]:
 
 def band_is_narrow(A: Any) -> bool:
     """Whether R has fewer diagonals than half of the columns."""
-    return 2 * sum(widths(A)) < min(A.shape[-2:])
+    return 2 * sum(widths(A)) < smaller_side(A)
 
 
 def rows_each(A: Any) -> int:
@@ -226,7 +229,7 @@ def rows_each(A: Any) -> int:
 def chain_cost(A: Any) -> Cost:
     """Of the factors of all windows."""
     (lower, upper), size = widths(A), rows_each(A)
-    entries = -(-min(A.shape[-2:]) // size) * (size + lower) ** 2
+    entries = -(-smaller_side(A) // size) * (size + lower) ** 2
     return Cost(entries * (4.0 * (size + lower) + 2 * upper), 8.0 * entries)
 
 
@@ -267,7 +270,7 @@ def _by_rows(A: Any, rows: int) -> Array:
     band = xp.matrix_transpose(lapack_band(_as_banded(A)._transpose(), upper, lower))
     band = pad_end(xp, to_computing_dtype(xp, band), (max(rows, m),), (-2,))[..., :rows, :]
     past = np.outer(np.arange(rows) >= min(m, n), np.arange(lower + upper + 1) == lower)
-    return band + xp.asarray(past, dtype=band.dtype, device=xp.device_of(band))
+    return band + xp.asarray(past, **kind_of(band))
 
 
 def _skewed(xp: Any, rows: Array) -> Array:

@@ -443,7 +443,7 @@ def _remembered(A: Any, method: Any, is_recorded: bool) -> Any:
 def _with_leaves(A: LinearOperator, leaves: Any) -> LinearOperator:
     """A with other arrays, or an error that says what does not fit."""
     if isinstance(leaves, LinearOperator):
-        if not _are_alike(A, leaves):
+        if _skeleton(A) != _skeleton(leaves):
             raise ShapeError(
                 f"update: expected the structure of {A!r}, got {leaves!r}. Only values may change; "
                 "use factorize for another operator."
@@ -474,15 +474,13 @@ def _with_leaves(A: LinearOperator, leaves: Any) -> LinearOperator:
     return A.with_arrays(leaves)
 
 
-def _are_alike(A: Any, B: Any) -> bool:
-    """Whether two operators differ in the values of their arrays alone."""
-    if type(A) is not type(B):
-        return False
-    if isinstance(A, tuple | list):
-        return len(A) == len(B) and all(map(_are_alike, A, B))
-    if isinstance(A, dict):
-        return A.keys() == B.keys() and all(_are_alike(A[key], B[key]) for key in A)
-    if isinstance(A, LinearOperator):
-        (children, structure), (others, same) = A._flatten(), B._flatten()
-        return structure == same and all(map(_are_alike, children, others))
-    return is_array(A) or bool(A == B)
+def _skeleton(x: Any) -> Any:
+    """What an operator or a part of it is made of, but for the values of arrays."""
+    if isinstance(x, LinearOperator):
+        children, structure = x._flatten()
+        return type(x), structure, _skeleton(children)
+    if isinstance(x, tuple | list):
+        return type(x), [_skeleton(part) for part in x]
+    if isinstance(x, dict):
+        return {key: _skeleton(part) for key, part in x.items()}
+    return type(x) if is_array(x) else x

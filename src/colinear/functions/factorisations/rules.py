@@ -42,11 +42,13 @@ from ..common import (
     has_orthonormal_columns,
     identity_like,
     ignore_float_errors,
+    is_square,
     operands_in_context,
     orthonormal,
     report_failure,
     report_finite,
     reports_nonfinite,
+    smaller_side,
     values_are_seen,
 )
 from ..singular.rules import phase
@@ -88,7 +90,7 @@ def lu_permutation(A: Any, method: Any) -> Factors:
 def triangle_needs_no_pivots(A: LinearOperator) -> bool:
     """Whether a triangle is upper, has ones on its diagonal, or has no zero there."""
     T: Any = A
-    return T.shape[-1] == T.shape[-2] and (not T.lower or T.unit or has_no_zero(T.xp.diagonal(T.A)))
+    return is_square(T) and (not T.lower or T.unit or has_no_zero(T.xp.diagonal(T.A)))
 
 
 @rule(lu, Triangular, when=triangle_needs_no_pivots)
@@ -157,7 +159,7 @@ def qr_scaled_identity(A: Any, method: Any) -> Factors:
 
 def is_upper_triangle(A: LinearOperator) -> bool:
     """Whether a triangle is square and upper."""
-    return A.shape[-1] == A.shape[-2] and not A.lower  # type: ignore[attr-defined]
+    return is_square(A) and not A.lower  # type: ignore[attr-defined]
 
 
 @rule(qr, Triangular, when=is_upper_triangle)
@@ -199,7 +201,7 @@ def left_factor_is_unitary_or_tall(A: LinearOperator) -> bool:
     """Whether the first factor has orthonormal columns, and what remains as many in its basis as
     A."""
     Q = A.operands[0]
-    return has_orthonormal_columns(Q) and min(A.shape[-2:]) == min(Q.shape[-1], A.shape[-1])
+    return has_orthonormal_columns(Q) and smaller_side(A) == min(Q.shape[-1], A.shape[-1])
 
 
 @rule(qr, Product, when=left_factor_is_unitary_or_tall)
@@ -213,7 +215,7 @@ def qr_orthonormal_times(A: Any, method: Any) -> Factors:
 @rule(qr, LowRank)
 def qr_low_rank(A: Any, method: Any) -> Factors:
     """U C V^H = (Q P) [R; 0] for U = Q S and S C V^H = P R, which has as many rows as the rank"""
-    xp, k = A.xp, min(A.shape[-2:])
+    xp, k = A.xp, smaller_side(A)
     Q, S = autodiff.qr(xp, A.U)
     inner = S if A.core is None else xp.matmul(S, A.core)
     right = xp.matmul(inner, adjoint(xp, A.U if A.V is None else A.V))

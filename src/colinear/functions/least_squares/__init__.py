@@ -17,8 +17,9 @@ from ...info import Info, is_detailed, report
 from ...methods import CG, LSMR, LSQR, QR, SVD, SVRG, Method, RandomizedSVD, fitting
 from ...methods.lsqr import for_least_squares
 from ...operators import Dense, Diagonal, LinearOperator, Product, Zero
+from ...operators.context import kind_of
 from ...operators.neutral import placed_beside
-from ...status import Status, combine, is_unseen, take_for_granted
+from ...status import Status, combine, first_failure, is_unseen, take_for_granted
 from ..common import (
     MARGIN,
     dense,
@@ -29,8 +30,8 @@ from ..common import (
     is_traced_or_differentiated,
     is_vector,
     ones_beside,
-    outcome,
     seen_value,
+    smaller_side,
     to_result_dtype,
     values_are_seen,
 )
@@ -46,7 +47,7 @@ from ..solve.auto import (
     try_least_squares,
 )
 from ..solve.cost import MEMORY, least_squares_work
-from ..solve.inverse import rough_norms, worst
+from ..solve.inverse import rough_norms
 
 
 def pseudoinverse(
@@ -130,9 +131,8 @@ def _by_samples(A: LinearOperator, rtol: Any, method: RandomizedSVD) -> LinearOp
             # |A v - s u| / s
             own = xp.where(kept, info.residual * held[..., :1] / xp.where(kept, held, 1), 0)
         converged = own <= method.tolerance(xp, A.dtype)
-        missed = outcome(xp, xp.all(converged), Status.INACCURATE)
-        seen = worst(xp, missed)
-        status = combine([info._status, missed if seen is None else seen])
+        missed = first_failure(xp, (converged, Status.INACCURATE))
+        status = combine([info._status, missed])
         info = info.replace(status=status, residual=own, converged=converged)
     report(info.replace(function="", rule=""))
     return Product(V, Diagonal(inverted(xp, s, kept)), U.H)
@@ -165,9 +165,9 @@ def _with_derivative(
 def known_pseudoinverse(A: LinearOperator, inverse: LinearOperator) -> LinearOperator | None:
     """A^+, which is there as `inverse`, with its derivative, if a matrix of its size is among
     its factors anyway; else None."""
-    xp, least = A.xp, min(A.shape[-2:])
+    xp, least = A.xp, smaller_side(A)
     factors = inverse.operands or (inverse,)
-    if not any(isinstance(B, Dense) and min(B.shape[-2:]) >= least for B in factors):
+    if not any(isinstance(B, Dense) and smaller_side(B) >= least for B in factors):
         return None
     return Dense(to_result_dtype(xp, autodiff.pseudoinverse(xp, dense(A), dense(inverse)), A.dtype))
 
@@ -263,7 +263,7 @@ def solution_like(A: LinearOperator, b: Array) -> Array:
     """Zeros of the shape of the solution of least squares with the right sides b."""
     batch = A.batch_shape if b.ndim < 3 else b.shape[:-2]
     columns = b.shape[1:] if b.ndim < 3 else b.shape[-1:]
-    return A.xp.zeros((*batch, A.shape[-1], *columns), dtype=A.dtype, device=A._context.device)
+    return A.xp.zeros((*batch, A.shape[-1], *columns), **kind_of(A))
 
 
 def _by_trial(
@@ -280,7 +280,7 @@ def _by_trial(
 def _without_trial(A: LinearOperator, s: System, method: Method | None, chosen: Any) -> Choice:
     """The choice where iterations are not tried, or have been tried."""
     like = partial(solution_like, A, s.b)
-    m, n = max(A.shape[-2:]), min(A.shape[-2:])
+    m, n = max(A.shape[-2:]), smaller_side(A)
     qr_cost = Cost(2.0 * math.prod(A.batch_shape) * m * n * n, 8.0 * math.prod(A.shape))
 
     def choice(name: str, why: str, solution: Solution, asked: Any) -> Choice:
@@ -314,12 +314,10 @@ def _judged(A: LinearOperator, s: System, chosen: Method, solution: Solution) ->
     with ignore_float_errors(xp):
         X, full, message = solution(A, B)
         residual = relative_residual(xp, B - A @ X, B)
-        status = outcome(xp, xp.isfinite(residual), Status.NONFINITE)
-        if full is not None:
-            status = xp.where(full[..., None], status, int(Status.SINGULAR))
-    seen = worst(xp, status)
-    details = {"residual": residual, "method": chosen.name, "message": message}
-    report(Info(status if seen is None else seen, **details))
+    is_full = full is None or full[..., None]
+    fine = xp.isfinite(residual)
+    status = first_failure(xp, (is_full, Status.SINGULAR), (fine, Status.NONFINITE))
+    report(Info(status, residual=residual, method=chosen.name, message=message))
     return s.answer(X)
 
 
@@ -327,15 +325,16 @@ def _by_iteration(A: LinearOperator, b: Any, method: Any) -> Any:
     """A^+ b by CG, LSQR, LSMR or SVRG: nothing is factored."""
     vector = b.ndim == 1
     B = b[:, None] if vector else b
-    if isinstance(method, SVRG) and 0 not in A.shape:
-        # From zero all steps stay in the range of A^H, so that of all solutions it is the one of
-        # smallest norm.
-        X, info = iterated(A.H @ A, method).run(A.H @ B, vector)
-        residual = relative_residual(A.xp, B - A @ X, B)
-        report(info.replace(residual=A.xp.stop_gradient(residual[..., 0] if vector else residual)))
-    else:
+    if not isinstance(method, SVRG) or 0 in A.shape:
         X = iterated(A, method, consistent=False).solve(B, vector)
-    return X[..., 0] if vector else X
+        return X[..., 0] if vector else X
+    # From zero all steps stay in the range of A^H, so that of all solutions it is the one of
+    # smallest norm.
+    X, info = iterated(A.H @ A, method).run(A.H @ B, vector)
+    residual = A.xp.stop_gradient(relative_residual(A.xp, B - A @ X, B))
+    X, residual = (X[..., 0], residual[..., 0]) if vector else (X, residual)
+    report(info.replace(residual=residual))
+    return X
 
 
 def _by_triplets(method: Method | None, A: LinearOperator, B: Array) -> tuple[Array, None, str]:
@@ -350,7 +349,7 @@ def _by_triplets(method: Method | None, A: LinearOperator, B: Array) -> tuple[Ar
     visible, message = host_value(xp, kept) if is_detailed() else None, ""
     if visible is not None and not visible.all():
         ranks = visible.sum(-1)
-        known, full = ranks if ranks.ndim else int(ranks), min(A.shape[-2:])
+        known, full = ranks if ranks.ndim else int(ranks), smaller_side(A)
         message = f"the rank is {known} of {full}: the solution of smallest norm"
     B = B if Q is None else inner_products(xp, Q, B)
     return V @ (inverted(xp, s, kept)[..., None] * (U.H @ B)), None, message

@@ -38,6 +38,7 @@ from ...operators import (
     Zero,
     hstack,
 )
+from ...operators.context import kind_of
 from ...operators.sparse_algebra import SHIFT
 from ...operators.tree import Index
 from ...properties import POSITIVE_DEFINITE, STIEFEL, Stiefel
@@ -52,12 +53,14 @@ from ..common import (
     host_value,
     identity_like,
     in_context,
+    is_square,
     is_traced_or_differentiated,
     largest_rank,
     once_each,
     operands_in_context,
     orthonormal,
     reports_nonfinite,
+    smaller_side,
     to_result_dtype,
 )
 from ..singular import cutoff, norm, relative_cutoff, svd
@@ -96,7 +99,8 @@ def orthonormal_nullspace(
     checked_rtol("nullspace", rtol)
     if 0 in A.shape[-2:]:
         return identity_like(A)
-    (m, n), batch, like = A.shape[-2:], math.prod(A.batch_shape), partial(null_vectors_like, A)
+    (m, n), batch = A.shape[-2:], math.prod(A.batch_shape)
+    like = lambda: identity_like(A)[:, : max(n - m, 0)]  # it has as many columns at least
     if isinstance(method, SVRG):
         cost = Cost(method.typical(m, n) * A.flops, 8.0 * n * method.vectors)
         return Choice(lambda: sampled_nullspace(A, rtol, method), "SVRG", cost, "asked for", like)
@@ -105,27 +109,22 @@ def orthonormal_nullspace(
     return Choice(lambda: null_vectors(A, lambda s: cutoff(A, s, rtol)), "SVD", cost, why, like)
 
 
-def null_vectors_like(A: LinearOperator) -> LinearOperator:
-    """Columns of the identity, as many as the null space has at least."""
-    return identity_like(A)[:, : max(A.shape[-1] - A.shape[-2], 0)]
-
-
 def null_vectors(A: LinearOperator, limit: Callable[[Array], Array]) -> LinearOperator:
     """Right singular vectors of the singular values up to `limit(s)`, and those that have none."""
     xp, M = A.xp, dense(A)
-    refuse_traced(xp, xp.stop_gradient(M))
-    U, s, Vh = xp.svd(xp.stop_gradient(M), full_matrices=True)
+    held = xp.stop_gradient(M)
+    refuse_traced(xp, held)
+    U, s, Vh = xp.svd(held, full_matrices=True)
     found = xp.fetch([xp.sum(s > limit(s), axis=-1), xp.all(xp.isfinite(s), axis=-1)])
     ranks, finite = map(np.asarray, found)
     if not finite.all():
         report(Info(Status.NONFINITE, method="SVD"))
     # of NaN there is no rank: it takes that of the others
     rank = same_throughout(A, ranks[finite] if finite.any() else ranks)
-    V = adjoint(xp, Vh)
-    kept, V = V[..., :rank], V[..., rank:]
+    rows, V = adjoint(xp, Vh[..., :rank, :]), adjoint(xp, Vh[..., rank:, :])
     report(Info(method="SVD"))
     if xp.is_differentiated(M) and 0 not in V.shape:
-        inverse = xp.matmul(kept / s[..., None, :rank], adjoint(xp, U[..., :rank]))
+        inverse = xp.matmul(rows / s[..., None, :rank], adjoint(xp, U[..., :rank]))
         V = autodiff.nullspace(xp, M, V, inverse)
     return Stiefel(to_result_dtype(xp, V, A.dtype))
 
@@ -219,15 +218,13 @@ def nullspace_orbits(A: Any, rtol: Any, method: Any) -> LinearOperator:
     # path through all places.
     if checked_rtol("nullspace", rtol) is not None and rtol > 1 / (2 * n * math.sqrt(len(parts))):
         return nullspace.base(A, rtol, method)
-    ends = np.concatenate([p for part in parts if (p := moved(part)) is not None])
+    ends = np.concatenate([moved(part) for part in parts])
     starts = np.tile(np.arange(n), len(parts))
     graph = coo_array((np.ones(ends.size, np.int8), (starts, ends)), shape=(n, n))
     count, orbit = connected_components(graph, directed=False)
     weights = 1 / np.sqrt(np.bincount(orbit))
     basis = Sparse(coo_array((weights[orbit], (np.arange(n), orbit)), shape=(n, count)).tocsr())
-    if A.is_neutral:
-        return Stiefel(basis)
-    return Stiefel(basis.to(backend=A.backend, device=A._context.device, dtype=A.dtype))
+    return Stiefel(basis if A.is_neutral else basis.to(backend=A.backend, **kind_of(A)))
 
 
 # The rules of `nullspace`: orthonormal bases that keep the structure of the parts.
@@ -349,7 +346,7 @@ def nullspace_conjugate(A: Any, rtol: Any, method: Any) -> LinearOperator:
 @rule(nullspace, Adjoint | Transpose)
 def nullspace_adjoint(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(A^H): what completes the left singular vectors of A to a basis; its conjugate for A^T"""
-    U, s, _ = svd(A.A, min(A.shape[-2:]), method)
+    U, s, _ = svd(A.A, smaller_side(A), method)
     rank = _rank(A, s, rtol)
     found = complement(first_columns(U, rank)) if rank else identity_like(A)
     return found if isinstance(A, Adjoint) else found.conj()
@@ -388,7 +385,7 @@ def nullspace_kronecker(A: Any, rtol: Any, method: Any) -> LinearOperator:
     if not N.shape[-1]:  # the rows of A span everything
         return Stiefel(Kronecker(identity_like(A, first.shape[-1]), M))
     everything = Stiefel(Kronecker(N, identity_like(A, rest.shape[-1])))
-    if not M.shape[-1] or N.shape[-1] == N.shape[-2]:
+    if not M.shape[-1] or is_square(N):
         return everything
     return Stiefel(hstack(everything, Kronecker(complement(N), M)))
 

@@ -41,7 +41,7 @@ from ...operators import (
 )
 from ...operators.diagonal import scalar_of
 from ...properties import POSITIVE_DEFINITE
-from ...status import Status, is_unseen, take_for_granted
+from ...status import Status, first_failure, is_unseen, take_for_granted
 from ..common import (
     MARGIN,
     has_no_zero,
@@ -50,21 +50,24 @@ from ..common import (
     low_rank_sides,
     operands_in_context,
     orthonormal,
-    outcome,
     reports_nonfinite,
     seen_value,
     values_are_seen,
 )
 from ..singular import cutoff, svd
-from ..singular.rules import each_svd, left_factor_is_orthonormal, right_factor_is_orthonormal
+from ..singular.rules import (
+    COMPOSED,
+    SIMPLE,
+    each_svd,
+    left_factor_is_orthonormal,
+    right_factor_is_orthonormal,
+)
 from ..solve import System, relative_residual, right_side
 from ..solve.elimination import condition
-from ..solve.inverse import column_norms, inv, worst
+from ..solve.inverse import column_norms, inv
 from ..spectrum.order import end_to_end, grid_of, is_periodic, symbol
 from . import checked_rtol, inverted, known_pseudoinverse, lstsq, pinv, solution_like
 
-COMPOSED = Kronecker | BlockDiag | Product | Scaled | Transpose | Adjoint | Conjugate | Inverse
-SIMPLE = Diagonal | ScaledIdentity | Circulant | Convolution | LowRank | Zero | Projection
 SOLVED = Sum | KroneckerSum | Tridiagonal | Banded | Toeplitz
 
 
@@ -306,10 +309,8 @@ def _by_normal_equations(A: Any, b: Any, method: Any, inverse: LinearOperator, i
         R = s.B - A @ X
         gradient = column_norms(xp, start)
         gradient = column_norms(xp, A.H @ R) / without_zeros(xp, gradient)
-        status = outcome(xp, gradient <= xp.eps(s.dtype) ** 0.5, Status.INACCURATE)
-    seen = worst(xp, status)
-    if seen is not None and (seen is not Status.SUCCESS or info.failed):
+        status = first_failure(xp, (gradient <= xp.eps(s.dtype) ** 0.5, Status.INACCURATE))
+    if isinstance(status, Status) and (status is not Status.SUCCESS or info.failed):
         return lstsq.base(A, b, method)
-    residual = relative_residual(xp, R, s.B)
-    report(Info(status if seen is None else seen, residual=residual, method="normal equations"))
+    report(Info(status, residual=relative_residual(xp, R, s.B), method="normal equations"))
     return s.answer(X)

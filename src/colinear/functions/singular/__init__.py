@@ -21,7 +21,9 @@ from ..common import (
     first_columns,
     identity_like,
     ignore_float_errors,
+    is_square,
     report_finite,
+    smaller_side,
     square_size,
     to_computing_dtype,
     to_result_dtype,
@@ -103,10 +105,10 @@ def matrix_norm(A: LinearOperator, ord: Any = "fro", method: Method | None = Non
 
 def _spectral_norm(A: LinearOperator, order: Any, method: Method | None) -> Array:
     """The sum, the largest or the smallest of the singular values."""
-    if order != "nuc" and min(A.shape[-2:]) and is_too_large(A):
+    if order != "nuc" and smaller_side(A) and is_too_large(A):
         if order == 2:
             return svd(A, 1, method)[1][..., 0]
-        if A.shape[-2] == A.shape[-1]:
+        if is_square(A):
             return smallest_singular_value(A)
     s = svd(A, None, method)[1]
     if order == "nuc" or not s.shape[-1]:
@@ -195,7 +197,7 @@ def singular_triplets(
         return _without_gram(A, k, chosen)
     run = lambda: gram_triplets(A, k, chosen) or _without_gram(A, k, chosen)
     why = "few triplets of a tall matrix: eigenvectors of A^H A, if they are accurate enough"
-    m, n, batch = max(A.shape[-2:]), min(A.shape[-2:]), math.prod(A.batch_shape)
+    m, n, batch = max(A.shape[-2:]), smaller_side(A), math.prod(A.batch_shape)
     cost = Cost(2.0 * batch * m * n * (n + 3 * k), 8.0 * batch * (n * n + m * k))
     return Choice(run, "Gram", cost, why, partial(_like, A, k))
 
@@ -326,16 +328,17 @@ def condition_number(A: LinearOperator, p: Any = 2, method: Method | None = None
     2.0
     """
     order, xp = checked_order("cond", 2 if p is None else p), A.xp
-    if not min(A.shape[-2:]):
+    if not smaller_side(A):
         raise ShapeError(
             f"cond: A is {A.shape[-2]}x{A.shape[-1]}; an empty operator has no condition number."
         )
     if order in (2, -2):
-        if A.shape[-2] == A.shape[-1] and is_too_large(A):
+        if is_square(A) and is_too_large(A):
             s = xp.stack([svd(A, 1, method)[1][..., 0], smallest_singular_value(A)], axis=-1)
         else:
             s = svd(A, None, method)[1]
-        large, small = (s[..., 0], s[..., -1]) if order == 2 else (s[..., -1], s[..., 0])
+        ends = s[..., 0], s[..., -1]
+        large, small = ends if order == 2 else ends[::-1]
         with ignore_float_errors(xp):
             ratio = xp.abs(large / small)  # LAPACK may give the singular value -0.0
         # Zero by zero is a singular matrix too; NaN comes from NaN alone.

@@ -24,6 +24,7 @@ from ..common import (
     host_value,
     ignore_float_errors,
     is_half,
+    smaller_side,
     to_result_dtype,
     values_are_seen,
 )
@@ -37,9 +38,8 @@ ORTHOGONAL = 1e-10
 
 UNSETTLED = (
     "svd (RandomizedSVD): the triplets have not converged, and their derivatives are those of "
-    "triplets that have: they are off by about "
-    "the residual over the distance of singular values. Raise power_iterations or oversampling, "
-    "or use GolubKahan()."
+    "triplets that have: they are off by about the residual over the distance of singular values. "
+    "Raise power_iterations or oversampling, or use GolubKahan()."
 )
 
 Triplets = tuple[LinearOperator, Array, LinearOperator]
@@ -50,7 +50,7 @@ Triplets = tuple[LinearOperator, Array, LinearOperator]
 
 def automatic(A: LinearOperator, k: int, method: Auto) -> Method | None:
     """The method that `Auto` iterates by; None for the dense way."""
-    smaller = min(A.shape[-2:])
+    smaller = smaller_side(A)
     if k == 0 or smaller < SMALLEST or 5 * k > smaller:
         return None
     chosen = GolubKahan(tol=method.tol, max_iters=method.max_iters)
@@ -94,25 +94,20 @@ def iterative_triplets(
     check_visible("svd", A, method.name)
     fixed = A.detach()
     dtype = xp.float32 if is_half(xp, A.dtype) else A.dtype
-    place = {"dtype": dtype, "device": A._context.device}
+    place, batch = {"dtype": dtype, "device": A._context.device}, A.batch_shape
+    shapes = [(n, min(m, n, k + method.oversampling))] if is_random else [(n,), (n,), (m,)]
     generators = xp.split(xp.generator(method.seed), 3)
-    if is_random:
-        width = min(m, n, k + method.oversampling)
-        arrays = [xp.normal(generators[0], (*A.batch_shape, n, width), **place)]
-    else:
-        arrays = [
-            xp.normal(g, (*A.batch_shape, size), **place) for g, size in zip(generators, (n, n, m))
-        ]
+    arrays = [xp.normal(g, (*batch, *shape), **place) for g, shape in zip(generators, shapes)]
+    if not is_random:
         if method.x0 is not None:
-            arrays[0] = xp.broadcast_to(xp.asarray(method.x0, **place), (*A.batch_shape, n))
-    run = program_of("svd", fixed, _run, method if is_random else method.without_arrays(), k)
+            arrays[0] = xp.broadcast_to(xp.asarray(method.x0, **place), (*batch, n))
+        method = method.without_arrays()
+    run = program_of("svd", fixed, _run, method, k)
     with recording() as dropped, ignore_float_errors(xp):
-        U, s, V, residual, error, matvecs, steps, done, finite, stopped = run(
-            fixed, fixed.H, *arrays
-        )
+        U, s, V, residual, error, steps, matvecs, *ended = run(fixed, fixed.H, *arrays)
     tol = method.tolerance(xp, A.dtype)
     converged = residual <= (math.inf if is_random and method.tol is None else tol)
-    status = status_of_run(xp, every(xp, converged), done, finite, stopped, tol, dtype)
+    status = status_of_run(xp, every(xp, converged), ended, tol, dtype)
     info = Info(status, converged, steps, matvecs, residual, error, method=method.name)
     info = check_inner_failures(info.replace(message=_advice(method, status)), fixed, V, dropped)
     info = check_inner_failures(info, fixed.H, U, dropped)
@@ -135,11 +130,10 @@ def wrap(A: LinearOperator, U: Array, s: Array, V: Array) -> Triplets:
 
 def _advice(method: Any, status: Any) -> str:
     """The parameter of the method that helps where its triplets have not converged."""
-    if isinstance(method, RandomizedSVD):
-        poor = (Status.INACCURATE, Status.STAGNATION)
-        is_poor = isinstance(status, Status) and status in poor
-        return "raise power_iterations= or oversampling=, or use GolubKahan()" if is_poor else ""
-    return method.advice if status is Status.MAX_ITERATIONS else ""
+    if not isinstance(method, RandomizedSVD):
+        return method.advice if status is Status.MAX_ITERATIONS else ""
+    is_poor = status is Status.INACCURATE or status is Status.STAGNATION
+    return "raise power_iterations= or oversampling=, or use GolubKahan()" if is_poor else ""
 
 
 def _run(
@@ -156,7 +150,7 @@ def _run(
         ended: tuple[Any, ...] = True, all_finite(xp, s), False
     else:
         start, *noise = arrays
-        n = min(A.shape[-2:])
+        n = smaller_side(A)
         size = method.size(n, k)
         tol, limit = method.tolerance(xp, start.dtype), method.limit(n, size)
         found = golub_kahan(
@@ -176,7 +170,7 @@ def _run(
         E = AX - xp.matmul(U * s[..., None, :], inner_products(xp, V, X))
         whole, left_out = (xp.vector_norm(Y, axis=(-2, -1)) for Y in (AX, E))
         error = left_out / without_zeros(xp, whole)
-    return U, s, V, xp.maximum(right, left) / size, error, matvecs + 2 * k, steps, *ended
+    return U, s, V, xp.maximum(right, left) / size, error, steps, matvecs + 2 * k, *ended
 
 
 # --------------------------------------------------------------------------------------------------

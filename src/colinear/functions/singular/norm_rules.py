@@ -45,18 +45,22 @@ from ...properties import Stiefel
 from ...status import is_unseen, take_for_granted
 from ..common import (
     filled,
-    has_orthonormal_columns,
-    has_orthonormal_rows,
     ignore_float_errors,
     operands_in_context,
     report_finite,
     reports_nonfinite,
     seen_value,
+    smaller_side,
 )
 from ..diagonal import diag
 from ..spectrum.rules import two_factors
 from . import ORDERS, checked_order, extreme, frobenius, norm, root
-from .rules import compressed, magnitude
+from .rules import (
+    compressed,
+    left_factor_is_orthonormal,
+    magnitude,
+    right_factor_is_orthonormal,
+)
 
 SPECTRAL = ("fro", "nuc", 2, -2)  # the norms that singular values give
 Implementation = Callable[[Any, Any, Any], Array]
@@ -216,8 +220,8 @@ def norm_conjugate(A: Any, order: Any, method: Any) -> Array:
 def norm_kronecker(A: Any, order: Any, method: Any) -> Array:
     """|A ⊗ B| = |A| |B|, in every norm; the smallest singular value is 0 where tall factors meet wide ones"""
     factors = operands_in_context(A)
-    smallest = math.prod(min(factor.shape[-2:]) for factor in factors)
-    if order == -2 and min(A.shape[-2:]) > smallest:
+    smallest = math.prod(smaller_side(factor) for factor in factors)
+    if order == -2 and smaller_side(A) > smallest:
         return filled(A, 0.0, *A.batch_shape)
     return reduce(mul, (norm(factor, order, method) for factor in factors))
 
@@ -245,14 +249,14 @@ def norm_block_diagonal(A: Any, order: Any, method: Any) -> Array:
 
 def keeps_its_norm(A: LinearOperator) -> bool:
     """Whether the first factor has orthonormal columns or the last one orthonormal rows."""
-    return has_orthonormal_columns(A.operands[0]) or has_orthonormal_rows(A.operands[-1])
+    return left_factor_is_orthonormal(A) or right_factor_is_orthonormal(A)
 
 
 @norm_rule(Product, when=keeps_its_norm, of=("fro", "nuc", 2))
 def norm_orthonormal_product(A: Any, order: Any, method: Any) -> Array:
     """|Q A P^H| = |A| for Q^H Q = I, P^H P = I in the norms that singular values give"""
-    left, *rest = operands_in_context(A)
-    inner = Product(*rest) if has_orthonormal_columns(left) else Product(left, *rest[:-1])
+    factors = operands_in_context(A)
+    inner = Product(*(factors[1:] if left_factor_is_orthonormal(A) else factors[:-1]))
     return A.xp.broadcast_to(norm(inner, order, method), A.batch_shape)
 
 
@@ -261,17 +265,9 @@ def has_cheap_inner_products(A: LinearOperator) -> bool:
     the sum is no single matrix."""
     if not simplify.find(A).is_base:
         return False
-    pairs = combinations(A.operands, 2)
-    watched = any(A.xp.is_traced(leaf) for leaf in A.arrays())
-    return (
-        not watched
-        and all(not norm.find(term).is_base for term in A.operands)
-        and all(_is_cheap(B, C) for B, C in pairs)
-    )
-
-
-def _is_cheap(B: LinearOperator, C: LinearOperator) -> bool:
-    return not diag.find(B.H @ C).is_base
+    if any(map(A.xp.is_traced, A.arrays())) or any(norm.find(B).is_base for B in A.operands):
+        return False
+    return not any(diag.find(B.H @ C).is_base for B, C in combinations(A.operands, 2))
 
 
 @norm_rule(Sum, when=has_cheap_inner_products, of=("fro",))

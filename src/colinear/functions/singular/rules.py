@@ -59,6 +59,7 @@ from ..common import (
     outer,
     reciprocal,
     reports_nonfinite,
+    smaller_side,
     to_result_dtype,
 )
 from ..solve.inverse import all_square
@@ -274,7 +275,7 @@ def svd_times_orthonormal(A: Any, k: Any, method: Any) -> Triplets:
 def svd_kronecker(A: Any, k: Any, method: Any) -> Triplets:
     """A ⊗ B = (U ⊗ W) (Σ ⊗ T) (V ⊗ Z)^H for A = U Σ V^H, B = W T Z^H, sorted"""
     k, factors = count_triplets(A, k), operands_in_context(A)
-    lesser = [min(factor.shape[-2:]) for factor in factors]
+    lesser = [smaller_side(factor) for factor in factors]
     parts = [svd(factor, min(k, r), method) for factor, r in zip(factors, lesser)]
     s = reduce(partial(outer, mul), (s for _, s, _ in parts))
 
@@ -317,7 +318,7 @@ def each_svd(blocks: tuple[LinearOperator, ...], k: int, method: Any) -> list[Tr
     for group in groups:
         stack = Dense(first.xp.stack([block.A for block in group], axis=0))
         U, s, V = svd(stack, min(k, *stack.shape[-2:]), method)
-        bases = (Stiefel(Dense._of(P.to_dense())) for P in (U, V))
+        bases: Any = (Stiefel(Dense._of(P.to_dense())) for P in (U, V))
         left, right = ([Q._replace(A=M) for M in Q.A] for Q in bases)
         found.extend(zip(left, s, right))
     return found
@@ -327,7 +328,7 @@ def each_svd(blocks: tuple[LinearOperator, ...], k: int, method: Any) -> list[Tr
 def svd_block_diagonal(A: Any, k: Any, method: Any) -> Triplets:
     """diag(A, B) = diag(U, W) diag(Σ, T) diag(V, Z)^H for A = U Σ V^H, B = W T Z^H, sorted"""
     k, blocks = count_triplets(A, k), operands_in_context(A)
-    lesser = [min(block.shape[-2:]) for block in blocks]
+    lesser = [smaller_side(block) for block in blocks]
     parts = each_svd(blocks, k, method)
     s = end_to_end(A, [s for _, s, _ in parts])
 

@@ -132,8 +132,8 @@ def _dense_pairs(asked: Asked) -> Pairs:
             values, V = xp.take_along_axis(values, order, axis=-1), take_columns(xp, V, order)
             if sensitivity is not None:
                 sensitivity = xp.take_along_axis(sensitivity, order, axis=-1)
-        held = map(xp.stop_gradient, (M, values, V))
-        report_pairs(asked, "Eigh" if is_hermitian else "Eig", *held, sensitivity)
+        held, at, along = map(xp.stop_gradient, (M, values, V))
+        report_pairs(asked, "Eigh" if is_hermitian else "Eig", held, at, along, sensitivity)
     return to_result_dtype(xp, values, A.dtype), asked.wrap(V)
 
 

@@ -16,6 +16,7 @@ from ...info import Info, report
 from ...methods import Eig, Eigh
 from ...methods.structured import all_pairs, few_pairs
 from ...operators import Dense, Diagonal, LinearOperator, Product, Sine, Sparse, Tridiagonal
+from ...operators.context import kind_of
 from ...operators.sparse import SparseStructure
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Unitary
 from ...status import combine
@@ -145,7 +146,7 @@ def _block(A: Any, part: Part) -> LinearOperator:
     if part.structure is not None:
         return Sparse._of(data, part.structure)
     count, size = part.rows.shape
-    empty = xp.zeros((count * size * size,), dtype=A.dtype, device=A._context.device)
+    empty = xp.zeros((count * size * size,), **kind_of(A))
     return Dense(xp.reshape(xp.scatter_add(empty, part.places, data), (count, size, size)))
 
 

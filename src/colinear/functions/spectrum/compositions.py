@@ -40,6 +40,7 @@ from ..common import (
     identity_like,
     ignore_float_errors,
     in_context,
+    is_square,
     once_each,
     operands_in_context,
     reciprocal_spectrum,
@@ -120,7 +121,7 @@ def _judge_together(
 
     `places` are those of the pairs in V ⊗ W, of which `order` picks those that are returned.
     """
-    xp, skew = A.xp, [V for V in bases if V.shape[-1] == V.shape[-2] and not V.properties & UNITARY]
+    xp, skew = A.xp, [V for V in bases if is_square(V) and not V.properties & UNITARY]
     if len(skew) < 2:
         return  # each factor has been judged
 
@@ -139,8 +140,7 @@ def _judge_together(
 @eig_rule(BlockDiag, when=all_square, hereditary=True)
 def eig_block_diagonal(A: Any, asked: Asked) -> Pairs:
     """diag(A, B) has the eigenvalues of A and those of B, and eigenvectors diag(V, W)"""
-    xp, kept = A.xp, A.properties & (SELF_ADJOINT | POSITIVE)
-    some = asked.some
+    kept, some = A.properties & (SELF_ADJOINT | POSITIVE), asked.some
 
     def pairs_of(block: LinearOperator) -> Pairs:
         count = None if some is None else min(some, block.shape[-1])
@@ -148,17 +148,15 @@ def eig_block_diagonal(A: Any, asked: Asked) -> Pairs:
 
     if (blocks := A.stack()) is not None:
         values, vectors = pairs_of(blocks)
-        values = xp.reshape(asked.typed(values), (*A.batch_shape, -1))
+        values = A.xp.reshape(values, (*A.batch_shape, -1))
         return asked.finish(values, as_blocks(vectors, len(A.operands)))
     spectra, bases = zip(*map(pairs_of, operands_in_context(A)))
-    return asked.finish(end_to_end(A, [asked.typed(w) for w in spectra]), BlockDiag(*bases))
+    return asked.finish(end_to_end(A, spectra), BlockDiag(*bases))
 
 
 def scalar_keeps_adjoint(A: Any) -> bool:
     """Whether A is square and the operator that is scaled is self-adjoint if A is."""
-    return A.shape[-1] == A.shape[-2] and bool(
-        A.A.properties & SELF_ADJOINT or not A.properties & SELF_ADJOINT
-    )
+    return is_square(A) and bool(A.A.properties & SELF_ADJOINT or not A.properties & SELF_ADJOINT)
 
 
 @eig_rule(Scaled, when=scalar_keeps_adjoint)
@@ -237,11 +235,7 @@ def eig_power(A: Any, asked: Asked) -> Pairs:
 
 def is_a_similarity(A: Any) -> bool:
     """Whether the outer factors are known to be Q and Q^H."""
-    return (
-        len(A.operands) >= 3
-        and A.shape[-1] == A.shape[-2]
-        and are_adjoint(A.operands[0], A.operands[-1])
-    )
+    return len(A.operands) >= 3 and is_square(A) and are_adjoint(A.operands[0], A.operands[-1])
 
 
 @eig_rule(Product[Stiefel, ..., LinearOperator], when=is_a_similarity, hereditary=True)  # type: ignore[misc]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Number, Real
 from typing import Any, NamedTuple
 
@@ -95,16 +95,17 @@ def _run(
     A: LinearOperator,
     B: LinearOperator,
     M: LinearOperator | None,
-    *starts: Array,
+    start: Array,
+    noise: Array,
 ) -> Found:
     """One run. `is_inverse` says whether it is on the inverse B of A less a shift, whose largest
     pairs are those that `which` names."""
     shift = getattr(method, "shift", None) or 0.0
     A, B = (linearised(A),) * 2 if A is B else (linearised(A), linearised(B))
     if isinstance(method, (LOBPCG, PowerIteration)):
-        pairs = _simple(xp, method, B, M, *starts, k, which)
+        pairs = _simple(xp, method, B, M, start, noise, k, which)
     else:
-        pairs = _krylov(xp, method, B, *starts, k, "LM" if is_inverse else which, is_inverse)
+        pairs = _krylov(xp, method, B, start, noise, k, "LM" if is_inverse else which, is_inverse)
     V = xp.matrix_transpose(pairs.vectors)
     pairs = pairs._replace(vectors=None)  # so that they can go
     # orthonormal to the last digit: V (V^H V)^(-1/2), of which this is the first step
@@ -112,7 +113,7 @@ def _run(
         G = inner_products(xp, V, V)
         V = xp.matmul(V, 1.5 * eye_like(xp, V) - 0.5 * G)
     values, residual = _quotients(xp, A, V, is_hermitian)
-    size = _size(xp, A, starts[1]) if is_inverse else pairs.size
+    size = _size(xp, A, noise) if is_inverse else pairs.size
     residual = residual / without_zeros(xp, size)[..., None]
     # no vector was found
     residual = xp.where(xp.vector_norm(V, axis=-2) > 0.5, residual, 1 + 0 * residual)
@@ -196,7 +197,7 @@ def _one_by_one(xp: Any, method: Any, B: Any, start: Array, noise: Array, *rest:
     """The elements of a batch, one after the other."""
     batch = start.shape[:-1]
     runs = [_krylov(xp, method, B[i], start[i], noise[i], *rest) for i in np.ndindex(*batch)]
-    each = Pairs(*zip(*runs))  # what all runs have found, by fields
+    each: Any = Pairs._make(zip(*runs))  # what all runs have found, by fields
     together = lambda x: xp.reshape(xp.stack(x, axis=0), (*batch, *x[0].shape))
     everywhere = functools.partial(functools.reduce, operator.and_)
     return Pairs(
@@ -318,8 +319,8 @@ def _iterated(asked: Asked) -> tuple[Found, Any, list[Info]]:
     # pairs that are right may not be the ones asked for, unless the run came to its end
     right = every(xp, found.residual <= tol)
     right = right & done if isinstance(method, (Lanczos, Arnoldi)) else right
-    ended = found.finite, found.stopped
-    return found, status_of_run(xp, right, done, *ended, tol, dtype), dropped
+    ended = done, found.finite, found.stopped
+    return found, status_of_run(xp, right, ended, tol, dtype), dropped
 
 
 def _sampled(xp: Any, run: Any) -> tuple[Found, Status | Array]:
@@ -362,10 +363,10 @@ def _given_start(xp: Any, A: LinearOperator, method: Any, dtype: Any) -> Array:
     return xp.broadcast_to(x0, (*A.batch_shape, A.shape[-1]))
 
 
-def status_of_run(
-    xp: Any, right: Any, done: Any, finite: Any, stopped: Any, tol: float, dtype: Any
-) -> Any:
-    """A `Status`, or an array of its value under tracing."""
+def status_of_run(xp: Any, right: Any, ended: Sequence[Any], tol: float, dtype: Any) -> Any:
+    """A `Status`, or an array of its value under tracing, of a run that ended so: whether it was
+    done, is finite, and was stopped."""
+    done, finite, stopped = ended
     poor = Status.STAGNATION if tol < FLOOR * xp.eps(dtype) else Status.INACCURATE
     return first_failure(
         xp,

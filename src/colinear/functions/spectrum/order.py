@@ -346,7 +346,10 @@ def reordered(Q: LinearOperator, order: Array, k: int, places: Any = None) -> Li
     perm = seen_value(xp, order)
     perm = order if perm is None else np.asarray(perm)
     if places is not None:
-        perm = _with_the_others(perm, places, n)
+        xp, rest = namespace_of(perm), np.setdiff1d(np.arange(n), places)
+        places, rest = (xp.asarray(x, device=xp.device_of(perm)) for x in (places, rest))
+        others = xp.broadcast_to(rest, (*perm.shape[:-1], rest.shape[0]))
+        perm = xp.concat([places[perm], others], axis=-1)
     if isinstance(perm, np.ndarray) and (perm[..., :k] == np.arange(k)).all():
         return broadcast_batch(
             first_columns(Q, k), broadcast_batches(Q.batch_shape, perm.shape[:-1])
@@ -357,15 +360,6 @@ def reordered(Q: LinearOperator, order: Array, k: int, places: Any = None) -> Li
         index_or_array(perm, "columns"), given_context("columns", None if Q.is_neutral else Q, None)
     )
     return first_columns(Product(Q, P.T)._claim(kept), k)
-
-
-def _with_the_others(order: Any, places: np.ndarray, n: int) -> Any:
-    """The columns `places[order]` of n, and behind them all that are not among the places."""
-    xp = namespace_of(order)
-    rest = np.setdiff1d(np.arange(n), places)
-    places, rest = (xp.asarray(x, device=xp.device_of(order)) for x in (places, rest))
-    others = xp.broadcast_to(rest, (*order.shape[:-1], rest.shape[0]))
-    return xp.concat([places[order], others], axis=-1)
 
 
 def take_columns(xp: Any, V: Array, order: Array) -> Array:

@@ -32,6 +32,7 @@ from ...operators import (
     Zero,
     hstack,
 )
+from ...operators.context import kind_of
 from ...operators.diagonal import scalar_of
 from ...operators.scaled import beside
 from ...operators.transposed import are_adjoint
@@ -47,6 +48,7 @@ from ..common import (
     host_value,
     identity_like,
     ignore_float_errors,
+    is_square,
     report_finite,
     reports_nonfinite,
     to_computing_dtype,
@@ -96,11 +98,6 @@ def are_inverse(A: Any, B: Any) -> bool:
 
 
 FEW = 8  # parts of the size of an eigenspace that is found from as many unit vectors
-
-
-def multiplicities(n: int) -> dict[complex, int]:
-    """How often each eigenvalue of the forward transform occurs."""
-    return {1: n // 4 + 1, -1: (n + 2) // 4, -1j: (n + 1) // 4, 1j: max(n - 1, 0) // 4}
 
 
 def _eigenspace(n: int, transform: Any, value: complex, count: int) -> Any:
@@ -201,7 +198,7 @@ def eig_householder(A: Any, asked: Asked) -> Pairs:
     report_finite(xp, A.v)
     w, squared = A._scaled()
     nothing = xp.all(w == 0, axis=(-2, -1))  # then it is the identity, and any direction will do
-    first = xp.eye(n, 1, dtype=w.dtype, device=xp.device_of(w))
+    first = xp.eye(n, 1, **kind_of(w))
     Q = xp.where(nothing[..., None, None], first, w / xp.sqrt(squared))
     ones = filled(A, 1.0, *A.batch_shape, n)
     values = xp.where(xp.arange(n, device=A._context.device) > 0, ones, -ones)  # -1, 1, 1, ...
@@ -211,7 +208,7 @@ def eig_householder(A: Any, asked: Asked) -> Pairs:
 
 def rank_is_small(A: Any) -> bool:
     """Whether A is square and its rank below its size."""
-    return A.shape[-1] == A.shape[-2] and 0 < min(ranks(A)) and max(ranks(A)) < A.shape[-1]
+    return is_square(A) and 0 < min(ranks(A)) and max(ranks(A)) < A.shape[-1]
 
 
 def ranks(A: Any) -> tuple[int, int]:
@@ -232,7 +229,11 @@ def eig_low_rank(A: Any, asked: Asked) -> Any:
         return pairs_of_similar(asked, basis, small)
     values, Z = eig(small, None, "LM", asked.method)
     P = autodiff.qr(xp, V)[0]
-    status = _status_of_basis(A, inner_products(xp, P, (basis @ Z)._dense()))
+    with ignore_float_errors(xp):
+        # P^H Q z: of no basis, if eigenvectors Q z nearly lie in the orthogonal complement P of V
+        overlaps = xp.svd(inner_products(xp, P, (basis @ Z)._dense()))[1]
+    far = xp.min(overlaps, axis=-1) > math.sqrt(xp.eps(A.dtype))
+    status = first_failure(xp, (far, Status.INACCURATE))
 
     def pairs() -> Pairs:
         null = complement(Stiefel(P))
@@ -282,15 +283,6 @@ def compressed(A: Any) -> tuple[Array, LinearOperator, Array]:
     return Q, Dense(small), V
 
 
-def _status_of_basis(A: Any, overlap: Array) -> Any:
-    """Whether no eigenvectors Q z nearly lie in the orthogonal complement P of V, from P^H Q z:
-    else they are no basis with it."""
-    xp = A.xp
-    with ignore_float_errors(xp):
-        smallest = xp.min(xp.svd(overlap)[1], axis=-1)
-    return first_failure(xp, (smallest > math.sqrt(xp.eps(A.dtype)), Status.INACCURATE))
-
-
 # The rules of `eig` for unitary operators and for those that commute with them: permutations,
 # circulants, transforms.
 
@@ -313,12 +305,12 @@ def eig_permutation(A: Any, asked: Asked) -> Pairs:
     like = None if A.is_neutral else A
 
     def waves(m: int) -> LinearOperator:
-        if is_hermitian and m == 2:  # those of an exchange of two are real
+        if is_hermitian and m <= 2:  # those of an exchange of two are real
             half = np.array([[1.0, 1.0], [1.0, -1.0]]) / math.sqrt(2)
-            return Unitary(array_like(A, half))
-        return Identity(1, like=like) if is_hermitian and m == 1 else FFT(m, like=like).H
+            return Unitary(array_like(A, half)) if m == 2 else identity_like(A, 1)
+        return FFT(m, like=like).H
 
-    blocks = [Kronecker(Identity(count, like=like), waves(m)) for count, m in counts]
+    blocks = [Kronecker(identity_like(A, count), waves(m)) for count, m in counts]
     vectors = Product(Permutation(order, like=like).T, BlockDiag(*blocks))
     if asked.which[1] == "M" and not is_hermitian:
         # All are of magnitude 1, so that is a tie, whatever rounding makes of it.
@@ -381,9 +373,10 @@ def eig_fft(A: Any, asked: Asked) -> Pairs:
         lines = (FFT._of((size,), A.inverse, A.context) for size in A.grid)
         return eig(Kronecker(*lines), k, asked.which, asked.method)
     transform = np.fft.ifft if A.inverse else np.fft.fft
-    counts = multiplicities(n).items()
-    spectrum = [np.full(count, np.conj(value) if A.inverse else value) for value, count in counts]
-    values = np.concatenate(spectrum)
+    # how often each eigenvalue of the forward transform occurs
+    counts = {1: n // 4 + 1, -1: (n + 2) // 4, -1j: (n + 1) // 4, 1j: max(n - 1, 0) // 4}
+    values = np.repeat(list(counts), list(counts.values()))
+    values = np.conj(values) if A.inverse else values
     values, V = values[asked.order(asked.typed(values))[:k]], np.empty((n, k), complex)
     for value in np.unique(values):
         at = np.flatnonzero(values == value)

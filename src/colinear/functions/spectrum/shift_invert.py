@@ -31,7 +31,7 @@ from ...operators import (
     Sparse,
     simplify,
 )
-from ...operators.context import split_number
+from ...operators.context import kind_of, split_number
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Stiefel
 from ...status import FIRST_FAILURE, Status
 from ..common import host_value, ignore_float_errors, is_half, to_result_dtype
@@ -99,7 +99,7 @@ def cheap_inverse(A: LinearOperator) -> Shifted | None:
 def _small_shift(A: LinearOperator) -> float:
     """A negative number that is small beside A; zero where A cannot be seen."""
     xp = A.xp
-    p = xp.ones((A.shape[-1], 1), dtype=A.dtype, device=A._context.device)
+    p = xp.ones((A.shape[-1], 1), **kind_of(A))
     size = host_value(xp, xp.max(xp.abs(A @ p)))
     is_seen = size is not None and np.isfinite(size)
     return -math.sqrt(xp.eps(A.dtype)) * float(size) if is_seen else 0.0
@@ -256,8 +256,7 @@ def sampled_nullspace(A: LinearOperator, rtol: float | None, method: SVRG) -> Li
     V = found.vectors[..., :inside]
     residual = xp.asarray(size[:inside], dtype=xp.real_dtype(V.dtype))
     message = DIVERGED if status is Status.BREAKDOWN else ""
-    counts = {"iterations": epochs, "matvecs": matvecs}
-    report(Info(status, residual=residual, method=method.name, message=message, **counts))
+    report(Info(status, None, epochs, matvecs, residual, method=method.name, message=message))
     return Stiefel(to_result_dtype(xp, V, A.dtype))
 
 
@@ -287,7 +286,7 @@ def _given(A: LinearOperator, k: int, method: SVRG) -> Array:
     xp = A.xp
     x0 = method.x0
     if namespace_of(x0) is None:
-        x0 = xp.asarray(x0, dtype=A.dtype, device=A._context.device)
+        x0 = xp.asarray(x0, **kind_of(A))
     x0 = x0[..., None] if x0.ndim == 1 else x0
     if tuple(x0.shape[-2:]) != (A.shape[-1], k):
         raise ValueError(
