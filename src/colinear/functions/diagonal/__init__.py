@@ -23,7 +23,6 @@ from ...operators import (
     Kronecker,
     KroneckerSum,
     LinearOperator,
-    LowRank,
     Product,
     Projection,
     Scaled,
@@ -38,7 +37,6 @@ from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ..common import (
     in_context,
     is_square,
-    low_rank_sides,
     operands_in_context,
     outer,
     smaller_side,
@@ -205,12 +203,12 @@ def _crossed(A: Any, block: Any, rows: Any, columns: Any, method: Any) -> Array:
     it."""
     top = [0, *accumulate(B.shape[-2] for B in rows)]
     left = [0, *accumulate(B.shape[-1] for B in columns)]
-    parts = [zero_diagonal(A)[..., :0]]
+    zeros = zero_diagonal(A)
+    parts = [zeros[..., :0]]
     for start, stop in pairwise(sorted({end for end in (*top, *left) if end <= smaller_side(A)})):
         i, j = bisect_right(top, start) - 1, bisect_right(left, start) - 1
-        B = block(i, j)
-        if B is None:
-            parts.append(zero_diagonal(A)[..., start:stop])
+        if (B := block(i, j)) is None:
+            parts.append(zeros[..., start:stop])
         else:
             lines, places = (range(start - before, stop - before) for before in (top[i], left[j]))
             parts.append(diag(Sliced(in_context(B, A), lines, places), method))
@@ -380,13 +378,6 @@ def trace_conjugate(A: Any, method: Any) -> Array:
 def trace_projection(A: Any, method: Any) -> Array:
     """tr(Q Q^H) = r, for r orthonormal columns"""
     return A.xp.full(A.batch_shape, float(A.Q.shape[-1]), **kind_of(A))
-
-
-@rule(trace, LowRank, when=is_square)
-def trace_low_rank(A: Any, method: Any) -> Array:
-    """tr(U C V^H) = Σ_ij conj(V)_ij (U C)_ij"""
-    U, V = low_rank_sides(A)
-    return A.xp.sum(U * A.xp.conj(V), axis=(-2, -1))
 
 
 @rule(trace, Product, when=is_similarity)

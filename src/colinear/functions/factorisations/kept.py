@@ -38,7 +38,7 @@ from ...operators import (
 )
 from ...operators.context import check_device
 from ...operators.rewrites import rewrite
-from ...operators.tree import directional, pullback
+from ...operators.tree import directional, operand_flops, pullback, sole_operand
 from ...status import Status, combine
 from ..common import (
     have_failed,
@@ -102,9 +102,7 @@ class Factorized(LinearOperator):
     def __new__(cls, A: Any, method: Method | None = None) -> Any:
         return factorize(A, method)
 
-    @property
-    def operands(self) -> tuple[LinearOperator, ...]:
-        return (self.A,)
+    operands = sole_operand
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -136,9 +134,7 @@ class Factorized(LinearOperator):
     def _to_dense(self) -> Array:
         return self.A._dense()
 
-    @property
-    def _flops(self) -> float:
-        return self.A.flops
+    _flops = operand_flops
 
     def _expression(self) -> str:
         return f"factorized({self.A._expression()})"
@@ -240,7 +236,7 @@ def factorised(A: LinearOperator, method: Method | None = None) -> LinearOperato
     with recording(detailed=True) as reports:
         attached = inv.using(found, A, method)
     report_all(reports)
-    status = combine([info._status for info in reports]) if reports else Status.SUCCESS
+    status = combine([Status.SUCCESS, *(info._status for info in reports)])
     given = getattr(method, "preconditioner", None)
     static = method.without_arrays() if is_iterative(method) else method  # type: ignore[union-attr]
     is_recorded = not A.is_neutral and A.xp.is_differentiated(*A.arrays())
@@ -426,9 +422,8 @@ READ_OFF = (
 
 def _remembered(A: Any, method: Any, is_recorded: bool) -> Any:
     """The determinant of A by itself, once: where the inverse does not tell it."""
-    found = A.__dict__.get("_determinant")
-    if found is not None and is_kept(method):
-        return found
+    if is_kept(method) and "_determinant" in A.__dict__:
+        return A.__dict__["_determinant"]
     with recording(detailed=True) as reports:
         found = slogdet(A.A, method)
     report_all(reports)

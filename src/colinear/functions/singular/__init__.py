@@ -199,12 +199,12 @@ def singular_triplets(
     why = "few triplets of a tall matrix: eigenvectors of A^H A, if they are accurate enough"
     m, n, batch = max(A.shape[-2:]), smaller_side(A), math.prod(A.batch_shape)
     cost = Cost(2.0 * batch * m * n * (n + 3 * k), 8.0 * batch * (n * n + m * k))
-    return Choice(run, "Gram", cost, why, partial(_like, A, k))
+    return Choice(run, "Gram", cost, why, partial(triplets_like, A, k))
 
 
 def _without_gram(A: LinearOperator, k: int, chosen: Any) -> Choice:
     """The choice between an iteration and the matrix."""
-    like, is_free, iteration = partial(_like, A, k), isinstance(chosen, Auto), None
+    like, is_free, iteration = partial(triplets_like, A, k), isinstance(chosen, Auto), None
     if 0 not in (k, *A.shape):
         iteration = automatic(A, k, chosen) if is_free else chosen
     run = lambda: _dense_triplets(A, k, chosen)
@@ -246,7 +246,7 @@ def count_triplets(A: LinearOperator, k: Any) -> int:
     return most if k is None else checked_count("svd", k, 0, most, bounds)
 
 
-def _like(A: LinearOperator, count: int) -> Triplets:
+def triplets_like(A: LinearOperator, count: int) -> Triplets:
     U, V = (first_columns(identity_like(A, size), count) for size in A.shape[-2:])
     return U, filled(A, 1.0, *A.batch_shape, count), V
 

@@ -65,7 +65,7 @@ from ..common import (
 from ..solve.inverse import all_square
 from ..spectrum import eig
 from ..spectrum.order import end_to_end, grid_of, is_periodic, padded, reordered, symbol
-from . import Triplets, check_tolerance, cond, count_triplets, rank, svd
+from . import Triplets, check_tolerance, cond, count_triplets, rank, svd, triplets_like
 
 # The rules of `svd`, `rank` and `cond`.
 #
@@ -129,9 +129,8 @@ def svd_orthonormal(A: Any, k: Any, method: Any) -> Triplets:
 @rule(svd, Zero)
 def svd_zero(A: Any, k: Any, method: Any) -> Triplets:
     """0 = I 0 I^H"""
-    k = count_triplets(A, k)
-    U, V = (first_columns(identity_like(A, size), k) for size in A.shape[-2:])
-    return U, filled(A, 0.0, k), V
+    U, ones, V = triplets_like(A, count_triplets(A, k))
+    return U, 0 * ones, V
 
 
 @rule(svd, ScaledIdentity)

@@ -241,6 +241,9 @@ def eig_rule(
     return register
 
 
+known_eig_rule = partial(eig_rule, known=True)
+
+
 def is_real(c: Any) -> bool:
     """Whether a scalar is real, by its type or, where it can be seen, by its value."""
     xp = namespace_of(c)

@@ -21,7 +21,7 @@ from ...operators.sparse import SparseStructure
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Unitary
 from ...status import combine
 from ..common import host_value, ignore_float_errors, values_are_seen
-from . import Pairs, eig, eig_rule, judge_pairs, pairs_like
+from . import Pairs, eig, eig_rule, judge_pairs, known_eig_rule, pairs_like
 from .order import Asked
 
 # Eigenpairs of a sparse matrix whose graph falls apart: those of its components, each found alone.
@@ -116,8 +116,11 @@ def _together(asked: Asked, pairs_and_infos: Iterator[Any]) -> Pairs:
         found.append(pairs)
         infos.append(info)
         values = joined([values for values, _ in found])
-        if asked.which[0] == "S" and _has_enough_zeros(asked, values):
-            break
+        if asked.which[0] == "S" and A.properties & POSITIVE_SEMIDEFINITE:
+            zeros = xp.abs(values) <= ZERO * xp.eps(A.dtype) * xp.max(xp.abs(A.data))
+            count = host_value(xp, xp.sum(zeros))
+            if count is not None and count >= asked.k:  # no other eigenvalue is smaller
+                break
     order = asked.order(values)[: asked.k]
     residual = joined([info.residual for info in infos])[order]
     iterations = sum(info.iterations or 0 for info in infos)
@@ -126,17 +129,6 @@ def _together(asked: Asked, pairs_and_infos: Iterator[Any]) -> Pairs:
     status = combine([info._status for info in infos])
     report(Info(status, right, iterations, matvecs, residual, children=tuple(infos)))
     return values[order], _vectors(asked, found, host_value(xp, order))
-
-
-def _has_enough_zeros(asked: Asked, values: Array) -> bool:
-    """Whether k eigenvalues have been found to be zero, and A is positive semidefinite: no other
-    is smaller."""
-    A, xp = asked.A, asked.A.xp
-    if not A.properties & POSITIVE_SEMIDEFINITE:
-        return False
-    zeros = xp.abs(values) <= ZERO * xp.eps(A.dtype) * xp.max(xp.abs(A.data))
-    count = host_value(xp, xp.sum(zeros))
-    return count is not None and int(count) >= asked.k
 
 
 def _block(A: Any, part: Part) -> LinearOperator:
@@ -233,7 +225,7 @@ def _put(A: Any, x: Any) -> Array:
     return xp.asarray(x, dtype=dtype, device=A._context.device)
 
 
-@eig_rule(Tridiagonal, when=diagonals_are_constant, known=True)
+@known_eig_rule(Tridiagonal, when=diagonals_are_constant)
 def eig_sines(A: Any, asked: Asked) -> Pairs:
     """tridiag(c, a, b) has the eigenvalues a + 2 (b c)^1/2 cos(π j / (n + 1)) and eigenvectors D
     S: sines S, D_i = (c / b)^(i/2)"""
@@ -301,7 +293,7 @@ def is_symmetrisable(A: Any) -> bool:
     return _is_well_conditioned(A, np.cumsum(_logarithm(lower, upper), axis=-1))
 
 
-@eig_rule(Tridiagonal, when=is_symmetrisable, known=True, direct=True)
+@known_eig_rule(Tridiagonal, when=is_symmetrisable, direct=True)
 def eig_tridiagonal(A: Any, asked: Asked) -> Pairs:
     """T = D S D^-1 with S real, symmetric and tridiagonal has the eigenvalues of S and
     eigenvectors D V; D is unitary for self-adjoint T"""

@@ -44,7 +44,6 @@ from ..common import (
     complement,
     completed,
     filled,
-    first_columns,
     host_value,
     identity_like,
     ignore_float_errors,
@@ -55,7 +54,7 @@ from ..common import (
     to_result_dtype,
     values_are_seen,
 )
-from . import Pairs, eig, eig_rule, not_empty, report_pairs
+from . import Pairs, eig, eig_rule, known_eig_rule, not_empty, pairs_like, report_pairs
 from .order import (
     Asked,
     cycles,
@@ -125,29 +124,29 @@ PARALLEL_TO_NULL = (
 )
 
 
-@eig_rule(Identity | ScaledIdentity, known=True)
+@known_eig_rule(Identity | ScaledIdentity)
 @reports_nonfinite
 def eig_identity(A: Any, asked: Asked) -> Pairs:
     """c I has the eigenvalue c, and I for eigenvectors"""
-    values = beside(scalar_of(A)) * filled(A, 1.0, asked.k)
-    return asked.typed(values), first_columns(identity_like(A), asked.k)
+    ones, vectors = pairs_like(asked)
+    return asked.typed(beside(scalar_of(A)) * ones), vectors
 
 
-@eig_rule(Zero, known=True)
+@known_eig_rule(Zero)
 def eig_zero(A: Any, asked: Asked) -> Pairs:
     """0 has the eigenvalue 0, and I for eigenvectors"""
-    values = filled(A, 0.0, *A.batch_shape, asked.k)
-    return asked.typed(values), first_columns(identity_like(A), asked.k)
+    ones, vectors = pairs_like(asked)
+    return 0 * ones, vectors
 
 
-@eig_rule(Diagonal, known=True)
+@known_eig_rule(Diagonal)
 def eig_diagonal(A: Any, asked: Asked) -> Pairs:
     """diag(d) has the eigenvalues d, and the columns of I for eigenvectors"""
     report_finite(A.xp, A.d)
     return asked.finish(A.d, identity_like(A))
 
 
-@eig_rule(Triangular, when=not_empty, known=True)
+@known_eig_rule(Triangular, when=not_empty)
 def eig_triangular(A: Any, asked: Asked) -> Pairs:
     """T has the eigenvalues diag(T), and eigenvectors by substitution: (T_11 - t I) x = -T_12"""
     xp, M = A.xp, to_computing_dtype(A.xp, A._dense())
@@ -180,18 +179,18 @@ def _triangular_vectors(xp: Any, T: Array, places: Array) -> tuple[Array, Array]
     return X, xp.abs(xp.take_along_axis(X, places[..., None, :], axis=-2)[..., 0, :])
 
 
-@eig_rule(Projection, when=not_empty, known=True)
+@known_eig_rule(Projection, when=not_empty)
 def eig_projection(A: Any, asked: Asked) -> Pairs:
     """Q Q^H has the eigenvalues 1, for Q, and 0, for its orthogonal complement"""
-    n, k, r, batch = asked.n, asked.k, A.Q.shape[-1], A.batch_shape
+    n, k, r = asked.n, asked.k, A.Q.shape[-1]
     report_finite(A.xp, A.Q)
     if asked.which[0] == "L" and k <= r:
-        return asked.typed(filled(A, 1.0, *batch, k)), Stiefel(A.Q[..., :k])
-    values = padded(A.xp, filled(A, 1.0, *batch, r), n)
+        return pairs_like(asked)[0], Stiefel(A.Q[..., :k])
+    values = padded(A.xp, filled(A, 1.0, *A.batch_shape, r), n)
     return asked.finish(values, completed(Stiefel(A.Q), n))
 
 
-@eig_rule(Householder, when=not_empty, known=True)
+@known_eig_rule(Householder, when=not_empty)
 def eig_householder(A: Any, asked: Asked) -> Pairs:
     """I - 2 v v^H / v^H v has the eigenvalues -1, for v, and 1, for its orthogonal complement"""
     n, xp = asked.n, A.xp
@@ -292,7 +291,7 @@ def cycles_can_be_seen(A: Any) -> bool:
     return isinstance(A.perm, Index) and A.ndim == 2 and A.shape[-1] > 0
 
 
-@eig_rule(Permutation, when=cycles_can_be_seen, known=True)
+@known_eig_rule(Permutation, when=cycles_can_be_seen)
 def eig_permutation(A: Any, asked: Asked) -> Pairs:
     """a cycle of length m has the m-th roots of unity for eigenvalues, and Fourier's
     eigenvectors"""
@@ -323,7 +322,7 @@ def permutations_can_be_seen(A: Any) -> bool:
     return isinstance(A.perm, Index) and A.ndim > 2 and A.shape[-1] > 0
 
 
-@eig_rule(Permutation, when=permutations_can_be_seen, known=True, hereditary=True)
+@known_eig_rule(Permutation, when=permutations_can_be_seen, hereditary=True)
 def eig_permutations(A: Any, asked: Asked) -> Pairs:
     """a batch of permutations, whose cycles differ: as unitary matrices"""
     dense = Dense(A.to_dense())._claim(UNITARY | (A.properties & SELF_ADJOINT))
@@ -335,7 +334,7 @@ def is_seen_and_not_self_adjoint(A: Any) -> bool:
     return not_empty(A) and not A.properties & SELF_ADJOINT and values_are_seen(A)
 
 
-@eig_rule(Unitary[Dense], when=is_seen_and_not_self_adjoint, known=True, direct=True)
+@known_eig_rule(Unitary[Dense], when=is_seen_and_not_self_adjoint, direct=True)
 def eig_unitary(A: Any, asked: Asked) -> Pairs:
     """Schur's form of a unitary matrix is diagonal, Q = Z diag(λ) Z^H: orthonormal eigenvectors
     also of repeated eigenvalues"""
@@ -354,8 +353,8 @@ def eig_unitary(A: Any, asked: Asked) -> Pairs:
     return asked.finish(to_result_dtype(xp, values, A.dtype), vectors)
 
 
-@eig_rule(Circulant, when=not_empty, known=True)
-@eig_rule(Convolution, when=is_periodic, known=True)
+@known_eig_rule(Circulant, when=not_empty)
+@known_eig_rule(Convolution, when=is_periodic)
 def eig_circulant(A: Any, asked: Asked) -> Pairs:
     """C = F^H diag(F c) F with the Fourier transform F: unitary, complex eigenvectors also of a
     real symmetric C"""
@@ -364,7 +363,7 @@ def eig_circulant(A: Any, asked: Asked) -> Pairs:
     return asked.finish(to_result_dtype(A.xp, values, A.dtype), FFT(grid_of(A), like=A).H)
 
 
-@eig_rule(FFT, known=True)
+@known_eig_rule(FFT)
 def eig_fft(A: Any, asked: Asked) -> Pairs:
     """F has the eigenvalues 1, -1, i and -i, and (I + F / λ + F^2 / λ^2 + F^3 / λ^3) / 4 projects
     onto the eigenspace of λ; Kronecker over a grid"""

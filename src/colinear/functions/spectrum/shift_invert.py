@@ -203,8 +203,7 @@ def sampled_pairs(A: LinearOperator, k: int, which: str, method: SVRG) -> Subspa
     if not A.properties & SELF_ADJOINT:
         raise MethodError(
             "eig: SVRG finds eigenvectors of self-adjoint sums, and A is not known to be one. Say "
-            "SelfAdjoint(A) if it is so, "
-            "or use Arnoldi()."
+            "SelfAdjoint(A) if it is so, or use Arnoldi()."
         )
     if which not in ends:
         raise MethodError(
@@ -222,6 +221,8 @@ def sampled_pairs(A: LinearOperator, k: int, which: str, method: SVRG) -> Subspa
 def sampled_nullspace(A: LinearOperator, rtol: float | None, method: SVRG) -> LinearOperator:
     """An orthonormal basis of the null space, from more and more vectors until some are not in
     it."""
+    from ..least_squares.nullspace import visible
+
     _plain_steps("nullspace", method)
     method = replace(method, seed=static_seed(method.seed))
     xp, (m, n) = A.xp, A.shape[-2:]
@@ -237,11 +238,7 @@ def sampled_nullspace(A: LinearOperator, rtol: float | None, method: SVRG) -> Li
     while True:
         with recording():
             found = run(A, start)
-        values = host_value(xp, found.values)
-        if values is None:
-            from ..least_squares.nullspace import visible
-
-            visible(xp, found.values)  # an error that says what to do
+        values = visible(xp, found.values)
         status = Status(int(found.status))
         matvecs, epochs = matvecs + int(found.matvecs), epochs + int(found.epochs)
         largest = float(host_value(xp, found.norm).max())
