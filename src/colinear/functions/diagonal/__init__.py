@@ -230,16 +230,11 @@ def diag_sliced(A: Any, method: Any) -> Array:
     return pick(diag(A.A, method), A.rows, axis=-1)
 
 
-@rule(diag, Transpose, estimates=True)
-def diag_transpose(A: Any, method: Any) -> Array:
-    """diag A^T = diag A"""
-    return diag(A.A, method)
-
-
-@rule(diag, Adjoint | Conjugate, estimates=True)
-def diag_conjugate(A: Any, method: Any) -> Array:
-    """diag A^H = diag conj(A) = conj(diag A)"""
-    return A.xp.conj(diag(A.A, method))
+@rule(diag, Transpose | Adjoint | Conjugate, estimates=True)
+def diag_turned(A: Any, method: Any) -> Array:
+    """diag A^T = diag A, and diag A^H = diag conj(A) = conj(diag A)"""
+    d = diag(A.A, method)
+    return d if isinstance(A, Transpose) else A.xp.conj(d)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -362,16 +357,11 @@ def trace_batch_sum(A: Any, method: Any) -> Array:
     return A.xp.sum(trace(A.A, method), axis=A.axis)
 
 
-@rule(trace, Transpose, estimates=True, hereditary=True)
-def trace_transpose(A: Any, method: Any) -> Array:
-    """tr A^T = tr A"""
-    return trace(A.A, method)
-
-
-@rule(trace, Adjoint | Conjugate, estimates=True, hereditary=True)
-def trace_conjugate(A: Any, method: Any) -> Array:
-    """tr A^H = tr conj(A) = conj(tr A)"""
-    return A.xp.conj(trace(A.A, method))
+@rule(trace, Transpose | Adjoint | Conjugate, estimates=True, hereditary=True)
+def trace_turned(A: Any, method: Any) -> Array:
+    """tr A^T = tr A, and tr A^H = tr conj(A) = conj(tr A)"""
+    total = trace(A.A, method)
+    return total if isinstance(A, Transpose) else A.xp.conj(total)
 
 
 @rule(trace, Projection)

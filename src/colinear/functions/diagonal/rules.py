@@ -259,18 +259,18 @@ def diag_dense_sparse_product(A: Any, method: Any) -> Array:
     return diag(Product(A.operands[1].T, A.operands[0].T), method)
 
 
-@rule(diag, Product[Diagonal, ...], cost=lambda A: smaller_side(A))  # type: ignore[misc]
+@rule(diag, Product[Diagonal, ...], cost=smaller_side)  # type: ignore[misc]
 def diag_of_scaled_rows(A: Any, method: Any) -> Array:
     """diag(diag(d) A) = d * diag A"""
-    size = smaller_side(A)
-    return A.operands[0].d[..., :size] * diag(Product(*operands_in_context(A)[1:]), method)
+    D, *rest = operands_in_context(A)
+    return D.d[..., : smaller_side(A)] * diag(Product(*rest), method)
 
 
-@rule(diag, Product[..., Diagonal], cost=lambda A: smaller_side(A))  # type: ignore[misc]
+@rule(diag, Product[..., Diagonal], cost=smaller_side)  # type: ignore[misc]
 def diag_of_scaled_columns(A: Any, method: Any) -> Array:
     """diag(A diag(d)) = diag A * d"""
-    size = smaller_side(A)
-    return diag(Product(*operands_in_context(A)[:-1]), method) * A.operands[-1].d[..., :size]
+    *rest, D = operands_in_context(A)
+    return diag(Product(*rest), method) * D.d[..., : smaller_side(A)]
 
 
 @rule(diag, Product[..., LowRank, ...], cost=lambda A: 2 * smaller_side(A))  # type: ignore[misc]

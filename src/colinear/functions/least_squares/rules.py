@@ -76,10 +76,10 @@ def negligible(A: LinearOperator, sizes: Array, rtol: Any) -> Array:
     return cutoff(A, sizes, checked_rtol("pinv", rtol))
 
 
-@rule(pinv, orthonormal(COMPOSED, SIMPLE, SOLVED, KroneckerFunction))
+@rule(pinv, orthonormal(COMPOSED, SIMPLE, SOLVED, KroneckerFunction) | Zero | Projection)
 @reports_nonfinite
-def pinv_orthonormal(A: Any, rtol: Any, method: Any) -> LinearOperator:
-    """Q^+ = Q^H where Q^H Q = I"""
+def pinv_isometry(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """A^+ = A^H where A^H A is a projection: of orthonormal columns, of projections and of 0"""
     checked_rtol("pinv", rtol)
     return A.H
 
@@ -103,21 +103,6 @@ def pinv_scaled_identity(A: Any, rtol: Any, method: Any) -> LinearOperator:
 def _inverted_scalar(c: Any) -> Any:
     xp = namespace_of(c)
     return (1 / c if c else 0 * c) if xp is None else xp.asarray(inverted(xp, c, c != 0))
-
-
-@rule(pinv, Zero)
-def pinv_zero(A: Any, rtol: Any, method: Any) -> LinearOperator:
-    """0^+ = 0^T"""
-    checked_rtol("pinv", rtol)
-    return A.T
-
-
-@rule(pinv, Projection)
-@reports_nonfinite
-def pinv_projection(A: Any, rtol: Any, method: Any) -> LinearOperator:
-    """(Q Q^H)^+ = Q Q^H"""
-    checked_rtol("pinv", rtol)
-    return A
 
 
 @rule(pinv, Circulant | Convolution, when=is_periodic)
@@ -200,22 +185,10 @@ def pinv_scaled(A: Any, rtol: Any, method: Any) -> LinearOperator:
     return Scaled(_inverted_scalar(A.scalar), pinv(A.A, rtol, method))._claim(A._claims)
 
 
-@rule(pinv, Transpose)
-def pinv_transpose(A: Any, rtol: Any, method: Any) -> LinearOperator:
-    """(A^T)^+ = (A^+)^T"""
-    return pinv(A.A, rtol, method).T
-
-
-@rule(pinv, Adjoint)
-def pinv_adjoint(A: Any, rtol: Any, method: Any) -> LinearOperator:
-    """(A^H)^+ = (A^+)^H"""
-    return pinv(A.A, rtol, method).H
-
-
-@rule(pinv, Conjugate)
-def pinv_conjugate(A: Any, rtol: Any, method: Any) -> LinearOperator:
-    """conj(A)^+ = conj(A^+)"""
-    return pinv(A.A, rtol, method).conj()
+@rule(pinv, Adjoint | Transpose | Conjugate)
+def pinv_turned(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """(A^H)^+ = (A^+)^H, (A^T)^+ = (A^+)^T and conj(A)^+ = conj(A^+)"""
+    return type(A)(pinv(A.A, rtol, method))
 
 
 @rule(pinv, Inverse, when=has_own_rounding)

@@ -203,17 +203,12 @@ def norm_scaled(A: Any, order: Any, method: Any) -> Array:
     return norm(operands_in_context(A)[0], order, method) * magnitude(A.scalar)
 
 
-@norm_rule(Transpose | Adjoint)
-def norm_transpose(A: Any, order: Any, method: Any) -> Array:
-    """|A^T| = |A|, but the largest row sum of one is the largest column sum of the other"""
+@norm_rule(Transpose | Adjoint | Conjugate)
+def norm_turned(A: Any, order: Any, method: Any) -> Array:
+    """|conj(A)| = |A| = |A^T|, but row sums of A^T are column sums of A"""
     swapped = {1: math.inf, -1: -math.inf, math.inf: 1, -math.inf: -1}
-    return norm(A.A, swapped.get(order, order), method)
-
-
-@norm_rule(Conjugate)
-def norm_conjugate(A: Any, order: Any, method: Any) -> Array:
-    """|conj(A)| = |A|"""
-    return norm(A.A, order, method)
+    kept = isinstance(A, Conjugate) or order not in swapped
+    return norm(A.A, order if kept else swapped[order], method)
 
 
 @norm_rule(Kronecker)

@@ -218,25 +218,12 @@ def svd_scaled(A: Any, k: Any, method: Any) -> Triplets:
     return Stiefel(Scaled(phase(A.scalar), U)), s, broadcast_batch(V, A.batch_shape)
 
 
-@rule(svd, Transpose)
-def svd_transpose(A: Any, k: Any, method: Any) -> Triplets:
-    """A^T = conj(V) Σ conj(U)^H for A = U Σ V^H"""
+@rule(svd, Adjoint | Transpose | Conjugate)
+def svd_turned(A: Any, k: Any, method: Any) -> Triplets:
+    """A^H = V Σ U^H for A = U Σ V^H, and conj(A) = conj(U) Σ conj(V)^H; both for A^T"""
     U, s, V = svd(A.A, k, method)
-    return V.conj(), s, U.conj()
-
-
-@rule(svd, Adjoint)
-def svd_adjoint(A: Any, k: Any, method: Any) -> Triplets:
-    """A^H = V Σ U^H for A = U Σ V^H"""
-    U, s, V = svd(A.A, k, method)
-    return V, s, U
-
-
-@rule(svd, Conjugate)
-def svd_conjugate(A: Any, k: Any, method: Any) -> Triplets:
-    """conj(A) = conj(U) Σ conj(V)^H for A = U Σ V^H"""
-    U, s, V = svd(A.A, k, method)
-    return U.conj(), s, V.conj()
+    U, V = (U, V) if isinstance(A, Conjugate) else (V, U)
+    return (U, s, V) if isinstance(A, Adjoint) else (U.conj(), s, V.conj())
 
 
 def left_factor_is_orthonormal(A: LinearOperator) -> bool:
