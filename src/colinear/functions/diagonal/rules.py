@@ -263,14 +263,14 @@ def diag_dense_sparse_product(A: Any, method: Any) -> Array:
 def diag_of_scaled_rows(A: Any, method: Any) -> Array:
     """diag(diag(d) A) = d * diag A"""
     D, *rest = operands_in_context(A)
-    return D.d[..., : smaller_side(A)] * diag(Product(*rest), method)
+    return D.d[..., : smaller_side(A)] * diag(Product(*rest), method)  # type: ignore[attr-defined]
 
 
 @rule(diag, Product[..., Diagonal], cost=smaller_side)  # type: ignore[misc]
 def diag_of_scaled_columns(A: Any, method: Any) -> Array:
     """diag(A diag(d)) = diag A * d"""
     *rest, D = operands_in_context(A)
-    return diag(Product(*rest), method) * D.d[..., : smaller_side(A)]
+    return diag(Product(*rest), method) * D.d[..., : smaller_side(A)]  # type: ignore[attr-defined]
 
 
 @rule(diag, Product[..., LowRank, ...], cost=lambda A: 2 * smaller_side(A))  # type: ignore[misc]

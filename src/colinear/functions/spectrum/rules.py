@@ -288,13 +288,21 @@ def compressed(A: Any) -> tuple[Array, LinearOperator, Array]:
 
 def cycles_can_be_seen(A: Any) -> bool:
     """Whether it is one permutation, known now."""
-    return isinstance(A.perm, Index) and A.ndim == 2 and A.shape[-1] > 0
+    return A.ndim == 2 and order_can_be_seen(A)
 
 
-@known_eig_rule(Permutation, when=cycles_can_be_seen)
+def order_can_be_seen(A: Any) -> bool:
+    """Whether it is known now which rows are permuted, and there are some."""
+    return isinstance(A.perm, Index) and A.shape[-1] > 0
+
+
+@known_eig_rule(Permutation, when=order_can_be_seen, hereditary=True)
 def eig_permutation(A: Any, asked: Asked) -> Pairs:
     """a cycle of length m has the m-th roots of unity for eigenvalues, and Fourier's
-    eigenvectors"""
+    eigenvectors; of a batch, whose cycles differ, as unitary matrices"""
+    if A.ndim > 2:
+        dense = Dense(A.to_dense())._claim(UNITARY | (A.properties & SELF_ADJOINT))
+        return eig(dense, asked.k, asked.which, asked.method)
     xp, is_hermitian = A.xp, asked.is_hermitian
     order, counts = cycles(A.perm.host)
     roots = np.concatenate(
@@ -315,18 +323,6 @@ def eig_permutation(A: Any, asked: Asked) -> Pairs:
         # All are of magnitude 1, so that is a tie, whatever rounding makes of it.
         asked = asked._replace(which="LR")
     return asked.finish(values, vectors)
-
-
-def permutations_can_be_seen(A: Any) -> bool:
-    """Whether they are several permutations, known now."""
-    return isinstance(A.perm, Index) and A.ndim > 2 and A.shape[-1] > 0
-
-
-@known_eig_rule(Permutation, when=permutations_can_be_seen, hereditary=True)
-def eig_permutations(A: Any, asked: Asked) -> Pairs:
-    """a batch of permutations, whose cycles differ: as unitary matrices"""
-    dense = Dense(A.to_dense())._claim(UNITARY | (A.properties & SELF_ADJOINT))
-    return eig(dense, asked.k, asked.which, asked.method)
 
 
 def is_seen_and_not_self_adjoint(A: Any) -> bool:
