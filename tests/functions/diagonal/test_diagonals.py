@@ -78,6 +78,7 @@ TRACE: dict[str, Callable[[Maker], Any]] = {
     "trace_turned, transpose": lambda r: co.Transpose._of(co.Dense(r(3, 3)) + co.Toeplitz(r(3))),
     "trace_turned, conjugate": lambda r: co.Conjugate._of(co.Dense(r(3, 3)) + co.Toeplitz(r(3))),
     "trace_projection": lambda r: co.Projection(r.stiefel(4, 2)),
+    "trace_low_rank": lambda r: co.LowRank(r(4, 2), r(4, 3), r(2, 3)),
     "trace_rotated_product": lambda r: (
         co.Dense(r(5, 2)) @ co.Toeplitz(r(2), r(2)) @ co.Dense(r(2, 5))
     ),

@@ -23,6 +23,7 @@ from ...operators import (
     Kronecker,
     KroneckerSum,
     LinearOperator,
+    LowRank,
     Product,
     Projection,
     Scaled,
@@ -37,6 +38,7 @@ from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ..common import (
     in_context,
     is_square,
+    low_rank_sides,
     operands_in_context,
     outer,
     smaller_side,
@@ -368,6 +370,13 @@ def trace_turned(A: Any, method: Any) -> Array:
 def trace_projection(A: Any, method: Any) -> Array:
     """tr(Q Q^H) = r, for r orthonormal columns"""
     return A.xp.full(A.batch_shape, float(A.Q.shape[-1]), **kind_of(A))
+
+
+@rule(trace, LowRank, when=is_square)
+def trace_low_rank(A: Any, method: Any) -> Array:
+    """tr(U C V^H) = Σ_ij conj(V)_ij (U C)_ij"""
+    U, V = low_rank_sides(A)
+    return A.xp.sum(U * A.xp.conj(V), axis=(-2, -1))
 
 
 @rule(trace, Product, when=is_similarity)
