@@ -136,7 +136,7 @@ LU: Makers = {
 QR: Makers = {
     "qr_orthonormal": lambda r: r.stiefel(4, 2),
     "qr_diagonal": lambda r: co.Diagonal(r(3)),
-    "qr_scaled_identity": lambda r: co.ScaledIdentity(-2.0, 3, like=r(1)),
+    "qr_triangular, scaled identity": lambda r: co.ScaledIdentity(-2.0, 3, like=r(1)),
     "qr_triangular": lambda r: co.Triangular(r(3, 3), lower=False),
     "qr_scaled": lambda r: co.Scaled(-2.0, co.Dense(r(3, 4))),
     "qr_conjugate": lambda r: co.Conjugate._of(co.Dense(r(3, 2))),

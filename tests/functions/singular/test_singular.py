@@ -420,7 +420,7 @@ def test_least_squares_of_structured_operators_build_nothing(rng: np.random.Gene
 NORM: Makers = {
     "norm_zero": lambda r: co.Zero(3, 4, like=r(1)),
     "norm_diagonal": lambda r: co.Diagonal(r(4)),
-    "norm_scaled_permutation": lambda r: co.Permutation([2, 0, 1], like=r(1)),
+    "norm_diagonal, permutation": lambda r: co.Permutation([2, 0, 1], like=r(1)),
     "norm_orthonormal": lambda r: r.stiefel(5, 3),
     "norm_projection": lambda r: co.Projection(r.stiefel(4, 2).A),
     "norm_by_entries": lambda r: co.Toeplitz(r(4), r(3, batched=False)),

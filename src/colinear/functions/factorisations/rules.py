@@ -150,23 +150,16 @@ def qr_diagonal(A: Any, method: Any) -> Factors:
     return Unitary(Diagonal(phase(A.d))), Diagonal(A.xp.astype(A.xp.abs(A.d), A.dtype))
 
 
-@rule(qr, ScaledIdentity)
-@reports_nonfinite
-def qr_scaled_identity(A: Any, method: Any) -> Factors:
-    """c I = I (c I)"""
-    return broadcast_batch(identity_like(A), A.batch_shape), A
-
-
 def is_upper_triangle(A: LinearOperator) -> bool:
-    """Whether a triangle is square and upper."""
-    return is_square(A) and not A.lower  # type: ignore[attr-defined]
+    """Whether A is square, and an upper triangle if it is one."""
+    return is_square(A) and not getattr(A, "lower", False)
 
 
-@rule(qr, Triangular, when=is_upper_triangle)
+@rule(qr, ScaledIdentity | Triangular, when=is_upper_triangle)
 @reports_nonfinite
 def qr_triangular(A: Any, method: Any) -> Factors:
     """R = I R"""
-    return identity_like(A), A
+    return broadcast_batch(identity_like(A), A.batch_shape), A
 
 
 @rule(qr, Scaled)

@@ -90,17 +90,12 @@ def norm_zero(A: Any, order: Any, method: Any) -> Array:
     return filled(A, 0.0)
 
 
-@norm_rule(Diagonal)
+@norm_rule(Diagonal | Identity | ScaledIdentity | Permutation)
 @reports_nonfinite
 def norm_diagonal(A: Any, order: Any, method: Any) -> Array:
-    """|diag(d)| in every norm is a norm of d: the largest, the smallest, the sum or the root of squares"""
-    return _norm_of_entries(A.xp, A.xp.abs(A.d), order)
-
-
-@norm_rule(Identity | ScaledIdentity | Permutation)
-@reports_nonfinite
-def norm_scaled_permutation(A: Any, order: Any, method: Any) -> Array:
-    """|c P| is n^1/2 |c| (Frobenius), n |c| (nuclear) or |c|"""
+    """|diag(d)| in every norm is a norm of d: the largest, the smallest, the sum or the root of squares; so of c P"""
+    if isinstance(A, Diagonal):
+        return _norm_of_entries(A.xp, A.xp.abs(A.d), order)
     return _norm_of_entries(A.xp, filled(A, 1.0, *A.shape[:-1]), order) * magnitude(scalar_of(A))
 
 
