@@ -127,6 +127,11 @@ def is_square(A: LinearOperator) -> bool:
     return A.shape[-1] == A.shape[-2]
 
 
+def smaller_side(A: LinearOperator) -> int:
+    """How many rows or columns A has, whichever are fewer."""
+    return min(A.shape[-2:])
+
+
 def is_vector(b: Any, *others: Any) -> bool:
     """Whether a right side is one vector, given as an array or as a list."""
     return getattr(b, "ndim", None) == 1 or (isinstance(b, (list, tuple)) and np.ndim(b) == 1)

@@ -45,8 +45,8 @@ DIAG: dict[str, Callable[[Maker], Any]] = {
         [[r(3, 2), co.Toeplitz(r(3), r(4))], [r(1, 2), None], [r(2, 2), r.sparse(2, 4)]]
     ),
     "diag_sliced": lambda r: co.Sliced(co.Toeplitz(r(5), r(5)), [3, 1, 1], [3, 1, 1]),
-    "diag_transpose": lambda r: co.Transpose._of(co.Dense(r(3, 3)) + co.Toeplitz(r(3))),
-    "diag_conjugate": lambda r: co.Adjoint._of(co.Dense(r(3, 3)) + co.Toeplitz(r(3))),
+    "diag_turned, transpose": lambda r: co.Transpose._of(co.Dense(r(3, 3)) + co.Toeplitz(r(3))),
+    "diag_turned, adjoint": lambda r: co.Adjoint._of(co.Dense(r(3, 3)) + co.Toeplitz(r(3))),
     "diag_thin_product": lambda r: co.Dense(r(5, 2)) @ co.Toeplitz(r(2), r(2)) @ co.Dense(r(2, 4)),
     "diag_dense_product": lambda r: co.Dense(r(3, 4)) @ co.Dense(r(4, 4)),
     "diag_sparse_product": lambda r: r.sparse(4, 5) @ r.sparse(5, 3),
@@ -75,8 +75,8 @@ TRACE: dict[str, Callable[[Maker], Any]] = {
     "trace_scaled": lambda r: 2.0 * co.Dense(r(3, 3)),
     "trace_block_diagonal": lambda r: co.BlockDiag(r(2, 2), r(3, 3)),
     "trace_batch_sum": lambda r: co.BatchSum(co.LowRank(r(3, 4, 2)), -1),
-    "trace_transpose": lambda r: co.Transpose._of(co.Dense(r(3, 3)) + co.Toeplitz(r(3))),
-    "trace_conjugate": lambda r: co.Conjugate._of(co.Dense(r(3, 3)) + co.Toeplitz(r(3))),
+    "trace_turned, transpose": lambda r: co.Transpose._of(co.Dense(r(3, 3)) + co.Toeplitz(r(3))),
+    "trace_turned, conjugate": lambda r: co.Conjugate._of(co.Dense(r(3, 3)) + co.Toeplitz(r(3))),
     "trace_projection": lambda r: co.Projection(r.stiefel(4, 2)),
     "trace_low_rank": lambda r: co.LowRank(r(4, 2), r(4, 3), r(2, 3)),
     "trace_rotated_product": lambda r: (
@@ -107,7 +107,7 @@ def test_diagonal_is_that_of_the_matrix(rule, name):
         A, found, dense = both(co.diag, DIAG[rule], setting)
         agree(found, np.diagonal(dense, 0, -2, -1), A)
         if name != "jax":
-            assert rule in co.explain(co.diag, A).rules
+            assert rule.split(",")[0] in co.explain(co.diag, A).rules
 
 
 @pytest.mark.parametrize("rule", INVERSE)
@@ -127,7 +127,7 @@ def test_trace_is_that_of_the_matrix(rule, name):
         A, found, dense = both(co.trace, TRACE[rule], setting)
         agree(found, np.trace(dense, 0, -2, -1), A)
         if name != "jax":
-            assert rule in co.explain(co.trace, A).rules
+            assert rule.split(",")[0] in co.explain(co.trace, A).rules
 
 
 def test_rules_are_unambiguous():

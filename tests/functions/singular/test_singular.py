@@ -118,6 +118,12 @@ def compiled(f: Callable[[Any], Any], makers: Makers, r: Maker) -> list[tuple[np
 
 Makers = dict[str, Callable[[Maker], Any]]
 
+
+def name_of(rule: str) -> str:
+    """The name of a rule that stands before a comma and the case of it that is meant."""
+    return rule.split(",")[0]
+
+
 # ---------------------------------------------------------------------------------------------------- svd
 
 SVD: Makers = {
@@ -135,9 +141,9 @@ SVD: Makers = {
     "svd_block_diagonal": lambda r: co.BlockDiag(r(3, 2), co.Identity(1), r(1, 2, batched=False)),
     "svd_inverse": lambda r: co.inv(co.Dense(r(3, 3))),
     "svd_self_adjoint": lambda r: co.KroneckerSum(r.hermitian(2), r.hermitian(3)),
-    "svd_adjoint": lambda r: co.Adjoint._of(r.opaque(3, 2)),
-    "svd_transpose": lambda r: co.Transpose._of(r.opaque(3, 2)),
-    "svd_conjugate": lambda r: co.Conjugate._of(r.opaque(3, 2)),
+    "svd_turned, adjoint": lambda r: co.Adjoint._of(r.opaque(3, 2)),
+    "svd_turned, transpose": lambda r: co.Transpose._of(r.opaque(3, 2)),
+    "svd_turned, conjugate": lambda r: co.Conjugate._of(r.opaque(3, 2)),
 }
 
 
@@ -150,7 +156,7 @@ def test_every_decomposition_is_sorted_orthonormal_and_reassembles(
         A = make(r)
         M = host(A)
         count = min(M.shape[-2:])
-        assert rule in co.explain(co.svd, A).rules, rule
+        assert name_of(rule) in co.explain(co.svd, A).rules, rule
         wanted = np.linalg.svd(M, compute_uv=False)
         for k in (None, 1):
             U, s, V = quietly(co.svd, A, k)
@@ -249,11 +255,11 @@ def test_k_is_checked_by_every_rule() -> None:
 # ---------------------------------------------------------------------------------------------------- pinv and lstsq
 
 PINV: Makers = {
-    "pinv_orthonormal": lambda r: r.stiefel(5, 3),
+    "pinv_isometry, orthonormal": lambda r: r.stiefel(5, 3),
+    "pinv_isometry, zero": lambda r: co.Zero(2, 3, like=r(1)),
+    "pinv_isometry, projection": lambda r: co.Projection(r.stiefel(4, 2).A),
     "pinv_diagonal": lambda r: co.Diagonal(r.with_zeros(4)),
     "pinv_scaled_identity": lambda r: co.ScaledIdentity(0.0, 3, like=r(1)),
-    "pinv_zero": lambda r: co.Zero(2, 3, like=r(1)),
-    "pinv_projection": lambda r: co.Projection(r.stiefel(4, 2).A),
     "pinv_circulant": lambda r: co.Circulant(r.xp.ones((*r.batch, 4), dtype=r(1).dtype)),
     "pinv_low_rank": lambda r: co.LowRank(r(6, 2), r(4, 2, batched=False)),
     "pinv_kronecker": lambda r: co.Kronecker(r.low(3, 3, 2), r(2, 3, batched=False)),
@@ -267,9 +273,9 @@ PINV: Makers = {
     "pinv_scaled": lambda r: co.Scaled(2 * r.unit, co.Dense(r.low(4, 3, 2))),
     "pinv_inverse": lambda r: co.inv(co.Dense(r(3, 3))),
     "pinv_nonsingular": lambda r: co.LowRank(r(5, 1)) + co.Diagonal(r.xp.abs(r(5)) + 1),
-    "pinv_adjoint": lambda r: co.Adjoint._of(r.opaque(3, 2)),
-    "pinv_transpose": lambda r: co.Transpose._of(r.opaque(3, 2)),
-    "pinv_conjugate": lambda r: co.Conjugate._of(r.opaque(3, 2)),
+    "pinv_turned, adjoint": lambda r: co.Adjoint._of(r.opaque(3, 2)),
+    "pinv_turned, transpose": lambda r: co.Transpose._of(r.opaque(3, 2)),
+    "pinv_turned, conjugate": lambda r: co.Conjugate._of(r.opaque(3, 2)),
 }
 
 
@@ -281,7 +287,7 @@ def test_every_pseudoinverse_is_moore_and_penrose_s(
         r = Maker(name, dtype, batch)
         A = make(r)
         M = host(A).astype(np.complex128)
-        assert rule in co.explain(co.pinv, A).rules, rule
+        assert name_of(rule) in co.explain(co.pinv, A).rules, rule
         wanted = np.linalg.pinv(M, rcond=r.tol)
         close(quietly(co.pinv, A), wanted, r.tol * max(1.0, np.abs(wanted).max()))
         b = r(M.shape[-2], 2, batched=False)
@@ -414,7 +420,7 @@ def test_least_squares_of_structured_operators_build_nothing(rng: np.random.Gene
 NORM: Makers = {
     "norm_zero": lambda r: co.Zero(3, 4, like=r(1)),
     "norm_diagonal": lambda r: co.Diagonal(r(4)),
-    "norm_scaled_permutation": lambda r: co.Permutation([2, 0, 1], like=r(1)),
+    "norm_diagonal, permutation": lambda r: co.Permutation([2, 0, 1], like=r(1)),
     "norm_orthonormal": lambda r: r.stiefel(5, 3),
     "norm_projection": lambda r: co.Projection(r.stiefel(4, 2).A),
     "norm_by_entries": lambda r: co.Toeplitz(r(4), r(3, batched=False)),
@@ -424,8 +430,8 @@ NORM: Makers = {
     "norm_block_diagonal": lambda r: co.BlockDiag(r(3, 2), co.Identity(1), r(1, 2, batched=False)),
     "norm_orthonormal_product": lambda r: co.Product(r.stiefel(5, 3), co.Dense(r(3, 2))),
     "norm_sum": lambda r: co.Diagonal(r(5)) + co.LowRank(r(5, 2)),
-    "norm_transpose": lambda r: co.Adjoint._of(r.opaque(3, 2)),
-    "norm_conjugate": lambda r: co.Conjugate._of(r.opaque(3, 2)),
+    "norm_turned, adjoint": lambda r: co.Adjoint._of(r.opaque(3, 2)),
+    "norm_turned, conjugate": lambda r: co.Conjugate._of(r.opaque(3, 2)),
 }
 ENTRIES: Makers = {
     "Sparse": lambda r: r.sparse(5, 4),
@@ -449,7 +455,7 @@ def test_every_norm_agrees_with_numpy(name: str, dtype: str, batch: tuple[int, .
     for rule, make in NORM.items():
         r = Maker(name, dtype, batch)
         A = make(r)
-        assert rule in co.explain(co.norm, A).rules, rule
+        assert name_of(rule) in co.explain(co.norm, A).rules, rule
         check_norms(A, r, ORDERS)
         close(co.rank(A), np.linalg.matrix_rank(host(A).astype(np.complex128), rtol=r.tol), 0)
     for make in ENTRIES.values():

@@ -31,6 +31,7 @@ from ...operators import (
     Sum,
     Transpose,
 )
+from ...operators.context import kind_of
 from ...operators.scaled import beside
 from ...operators.sliced import pick, same
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
@@ -40,9 +41,11 @@ from ..common import (
     low_rank_sides,
     operands_in_context,
     outer,
+    smaller_side,
     square_size,
 )
 from ..solve.inverse import all_square
+from ..spectrum.order import end_to_end
 from ..spectrum.rules import is_similarity
 from ..stochastic.estimators import (
     DIAGONAL,
@@ -89,14 +92,8 @@ def main_diagonal(A: LinearOperator, method: Method | None = None) -> Choice:
         is_free = not chosen.is_stochastic
         found = Hutchinson(tol=chosen.tol) if is_free else chosen
         square_size("diag", A, f"{found.name}()", "Leave the method out.")
-        return estimate(
-            "diag",
-            A,
-            found,
-            is_free,
-            lambda: estimated(A, found, lambda: exact_diagonal(A), True),
-            like,
-        )
+        run = lambda: estimated(A, found, lambda: exact_diagonal(A), True)
+        return estimate("diag", A, found, is_free, run, like)
     m, n = A.shape[-2:]
     cost = lambda: Cost(n * A.flops, 8.0 * min(m * n, BLOCK))
     return Choice(lambda: exact_diagonal(A), "products", cost, "n products with unit vectors", like)
@@ -108,9 +105,8 @@ def exact_diagonal(A: LinearOperator) -> Array:
     if math.prod(A.shape) <= BLOCK:
         return xp.diagonal(A._dense())
     rows = xp.arange(A.shape[-2], device=A._context.device)[:, None]
-    return by_columns(
-        A, lambda X, places: xp.sum(xp.where(rows == places, X, 0), axis=-2), min(A.shape[-2:])
-    )
+    pick = lambda X, places: xp.sum(xp.where(rows == places, X, 0), axis=-2)
+    return by_columns(A, pick, smaller_side(A))
 
 
 def is_out_of_reach(A: LinearOperator, method: Any) -> bool:
@@ -119,15 +115,22 @@ def is_out_of_reach(A: LinearOperator, method: Any) -> bool:
     return m == n and not getattr(method, "exact", False) and n * float(A.flops) > AFFORDABLE
 
 
+def zero_diagonal(A: LinearOperator) -> Array:
+    """Zeros of the shape of the diagonal."""
+    return A.xp.zeros((*A.batch_shape, smaller_side(A)), **kind_of(A))
+
+
 def ones_on_diagonal(A: LinearOperator) -> Array:
-    return A.xp.ones((*A.batch_shape, min(A.shape[-2:])), dtype=A.dtype, device=A._context.device)
+    """Ones of the shape of the diagonal."""
+    return zero_diagonal(A) + 1
 
 
 diag = function("diag", base=main_diagonal)
 
 
-def zero_diagonal(A: LinearOperator) -> Array:
-    return A.xp.zeros((*A.batch_shape, min(A.shape[-2:])), dtype=A.dtype, device=A._context.device)
+def combined(function: Any, A: LinearOperator, method: Any, combine: Any) -> Array:
+    """What the function gives of each operand of A, combined two by two."""
+    return reduce(combine, [function(operand, method) for operand in operands_in_context(A)])
 
 
 # --------------------------------------------------------------------------------------------------
@@ -136,7 +139,7 @@ def zero_diagonal(A: LinearOperator) -> Array:
 @rule(diag, Sum)
 def diag_sum(A: Any, method: Any) -> Array:
     """diag(A + B) = diag A + diag B"""
-    return reduce(add, (diag(term, method) for term in operands_in_context(A)))
+    return combined(diag, A, method, add)
 
 
 @rule(diag, Scaled, estimates=True)
@@ -150,7 +153,7 @@ def diag_scaled(A: Any, method: Any) -> Array:
 @rule(diag, Hadamard)
 def diag_hadamard(A: Any, method: Any) -> Array:
     """diag(A * B) = diag A * diag B"""
-    return reduce(mul, (diag(factor, method) for factor in operands_in_context(A)))
+    return combined(diag, A, method, mul)
 
 
 @rule(diag, BatchSum)
@@ -164,13 +167,13 @@ def diag_kronecker(A: Any, method: Any) -> Array:
     """diag(A ⊗ B) = diag A ⊗ diag B, both square"""
     if method is not None and method.is_stochastic:
         return multiplied_estimates(diag, operands_in_context(A), method, partial(outer, mul))
-    return reduce(partial(outer, mul), (diag(factor, method) for factor in operands_in_context(A)))
+    return combined(diag, A, method, partial(outer, mul))
 
 
 @rule(diag, KroneckerSum)
 def diag_kronecker_sum(A: Any, method: Any) -> Array:
     """diag(A ⊕ B) = diag A ⊕ diag B"""
-    return reduce(partial(outer, add), (diag(term, method) for term in operands_in_context(A)))
+    return combined(diag, A, method, partial(outer, add))
 
 
 @rule(diag, BlockDiag, when=all_square, estimates=True)
@@ -186,17 +189,15 @@ def diag_block_diagonal(A: Any, method: Any) -> Array:
 @rule(diag, BlockDiag)
 def diag_rectangular_block_diagonal(A: Any, method: Any) -> Array:
     """diag of rectangular blocks: the diagonals of the parts of blocks that the diagonal crosses"""
-    return _crossed(
-        A, lambda i, j: A.operands[i] if i == j else None, A.operands, A.operands, method
-    )
+    block = lambda i, j: A.operands[i] if i == j else None
+    return _crossed(A, block, A.operands, A.operands, method)
 
 
 @rule(diag, Block)
 def diag_block(A: Any, method: Any) -> Array:
     """diag [A B; C D]: the diagonals of the parts of blocks that the diagonal crosses"""
-    return _crossed(
-        A, lambda i, j: A.blocks[i][j], [row[0] for row in A.blocks], A.blocks[0], method
-    )
+    block = lambda i, j: A.blocks[i][j]
+    return _crossed(A, block, [row[0] for row in A.blocks], A.blocks[0], method)
 
 
 def _crossed(A: Any, block: Any, rows: Any, columns: Any, method: Any) -> Array:
@@ -204,12 +205,12 @@ def _crossed(A: Any, block: Any, rows: Any, columns: Any, method: Any) -> Array:
     it."""
     top = [0, *accumulate(B.shape[-2] for B in rows)]
     left = [0, *accumulate(B.shape[-1] for B in columns)]
-    parts = [zero_diagonal(A)[..., :0]]
-    for start, stop in pairwise(sorted({end for end in (*top, *left) if end <= min(A.shape[-2:])})):
+    zeros = zero_diagonal(A)
+    parts = [zeros[..., :0]]
+    for start, stop in pairwise(sorted({end for end in (*top, *left) if end <= smaller_side(A)})):
         i, j = bisect_right(top, start) - 1, bisect_right(left, start) - 1
-        B = block(i, j)
-        if B is None:
-            parts.append(zero_diagonal(A)[..., start:stop])
+        if (B := block(i, j)) is None:
+            parts.append(zeros[..., start:stop])
         else:
             lines, places = (range(start - before, stop - before) for before in (top[i], left[j]))
             parts.append(diag(Sliced(in_context(B, A), lines, places), method))
@@ -217,12 +218,7 @@ def _crossed(A: Any, block: Any, rows: Any, columns: Any, method: Any) -> Array:
 
 
 def _beside(A: LinearOperator, parts: list[Array], dtype: Any = None) -> Array:
-    xp, batch = A.xp, A.batch_shape
-    parts = [
-        xp.astype(xp.broadcast_to(part, (*batch, part.shape[-1])), dtype or A.dtype)
-        for part in parts
-    ]
-    return xp.concat(parts, axis=-1)
+    return end_to_end(A, [A.xp.astype(part, dtype or A.dtype) for part in parts])
 
 
 def is_principal(A: LinearOperator) -> bool:
@@ -236,16 +232,11 @@ def diag_sliced(A: Any, method: Any) -> Array:
     return pick(diag(A.A, method), A.rows, axis=-1)
 
 
-@rule(diag, Transpose, estimates=True)
-def diag_transpose(A: Any, method: Any) -> Array:
-    """diag A^T = diag A"""
-    return diag(A.A, method)
-
-
-@rule(diag, Adjoint | Conjugate, estimates=True)
-def diag_conjugate(A: Any, method: Any) -> Array:
-    """diag A^H = diag conj(A) = conj(diag A)"""
-    return A.xp.conj(diag(A.A, method))
+@rule(diag, Transpose | Adjoint | Conjugate, estimates=True)
+def diag_turned(A: Any, method: Any) -> Array:
+    """diag A^T = diag A, and diag A^H = diag conj(A) = conj(diag A)"""
+    d = diag(A.A, method)
+    return d if isinstance(A, Transpose) else A.xp.conj(d)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -258,7 +249,7 @@ def waist(A: LinearOperator) -> tuple[int, int]:
 
 def has_thin_waist(A: LinearOperator) -> bool:
     """Whether a dimension inside the product is smaller than those outside."""
-    return waist(A)[0] < min(A.shape[-2:])
+    return waist(A)[0] < smaller_side(A)
 
 
 def sum_of_diagonal(A: LinearOperator, method: Method | None = None) -> Choice:
@@ -290,7 +281,8 @@ def sum_of_diagonal(A: LinearOperator, method: Method | None = None) -> Choice:
         )
     is_free = not chosen.is_stochastic
     found = _automatic(A, chosen) if is_free else chosen
-    return estimate("trace", A, found, is_free, lambda: _estimated(A, found), lambda: _ones(A))
+    like = lambda: A.xp.ones(A.batch_shape, **kind_of(A))
+    return estimate("trace", A, found, is_free, lambda: _estimated(A, found), like)
 
 
 def _estimated(A: LinearOperator, method: Any) -> Array:
@@ -309,10 +301,6 @@ def _automatic(A: LinearOperator, method: Any) -> Any:
     return XNysTrace(probes=64) if A.properties & POSITIVE_SEMIDEFINITE else XTrace(probes=64)
 
 
-def _ones(A: LinearOperator) -> Array:
-    return A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device)
-
-
 def _suits(A: LinearOperator, method: Method) -> bool:
     """Whether the estimator is for A: quadrature is also for f(B) of a self-adjoint B."""
     if isinstance(method, SLQ):
@@ -328,24 +316,23 @@ def trace_kronecker(A: Any, method: Any) -> Array:
     """tr(A ⊗ B) = tr A tr B, both square"""
     if method is not None and method.is_stochastic:
         return multiplied_estimates(trace, operands_in_context(A), method, mul)
-    return reduce(mul, (trace(factor, method) for factor in operands_in_context(A)))
+    return combined(trace, A, method, mul)
 
 
 @rule(trace, KroneckerSum)
 def trace_kronecker_sum(A: Any, method: Any) -> Array:
     """tr(A ⊕ B) = n tr A + m tr B for A of m x m and B of n x n"""
-    if not A.shape[-1]:
+    n = A.shape[-1]
+    if not n:
         return A.xp.sum(zero_diagonal(A), axis=-1)
-    return reduce(
-        add,
-        (A.shape[-1] // term.shape[-1] * trace(term, method) for term in operands_in_context(A)),
-    )
+    weighted = lambda term, method: n // term.shape[-1] * trace(term, method)
+    return combined(weighted, A, method, add)
 
 
 @rule(trace, Sum)
 def trace_sum(A: Any, method: Any) -> Array:
     """tr(A + B) = tr A + tr B"""
-    return reduce(add, (trace(term, method) for term in operands_in_context(A)))
+    return combined(trace, A, method, add)
 
 
 @rule(trace, Scaled, estimates=True)
@@ -363,7 +350,7 @@ def trace_block_diagonal(A: Any, method: Any) -> Array:
         return added_estimates(trace, operands_in_context(A), method, [1] * len(A.operands))
     if (blocks := A.stack()) is not None:
         return A.xp.sum(trace(blocks, method), axis=-1)
-    return reduce(add, (trace(block, method) for block in operands_in_context(A)))
+    return combined(trace, A, method, add)
 
 
 @rule(trace, BatchSum)
@@ -372,22 +359,17 @@ def trace_batch_sum(A: Any, method: Any) -> Array:
     return A.xp.sum(trace(A.A, method), axis=A.axis)
 
 
-@rule(trace, Transpose, estimates=True, hereditary=True)
-def trace_transpose(A: Any, method: Any) -> Array:
-    """tr A^T = tr A"""
-    return trace(A.A, method)
-
-
-@rule(trace, Adjoint | Conjugate, estimates=True, hereditary=True)
-def trace_conjugate(A: Any, method: Any) -> Array:
-    """tr A^H = tr conj(A) = conj(tr A)"""
-    return A.xp.conj(trace(A.A, method))
+@rule(trace, Transpose | Adjoint | Conjugate, estimates=True, hereditary=True)
+def trace_turned(A: Any, method: Any) -> Array:
+    """tr A^T = tr A, and tr A^H = tr conj(A) = conj(tr A)"""
+    total = trace(A.A, method)
+    return total if isinstance(A, Transpose) else A.xp.conj(total)
 
 
 @rule(trace, Projection)
 def trace_projection(A: Any, method: Any) -> Array:
     """tr(Q Q^H) = r, for r orthonormal columns"""
-    return A.xp.full(A.batch_shape, float(A.Q.shape[-1]), dtype=A.dtype, device=A._context.device)
+    return A.xp.full(A.batch_shape, float(A.Q.shape[-1]), **kind_of(A))
 
 
 @rule(trace, LowRank, when=is_square)
@@ -411,8 +393,8 @@ def is_thinner_rotated(A: LinearOperator) -> bool:
 @rule(trace, Product, when=is_thinner_rotated)
 def trace_rotated_product(A: Any, method: Any) -> Array:
     """tr(A B C) = tr(B C A), of the smallest size there is"""
-    cut = waist(A)[1]
-    return trace(Product(*operands_in_context(A)[cut:], *operands_in_context(A)[:cut]), method)
+    factors, cut = operands_in_context(A), waist(A)[1]
+    return trace(Product(*factors[cut:], *factors[:cut]), method)
 
 
 # Quadrature asks for diagonals, and is asked for traces.

@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import Array, get
+from ...backends import Array, get, positive_or_one
 from ...dispatch import rule
 from ...factors.inverse import Inverse
 from ...operators import Banded
+from ...operators.context import kind_of
 from ..common import (
     array_like,
     host_value,
     ignore_float_errors,
+    is_square,
     is_traced_or_differentiated,
     report_values,
     to_computing_dtype,
@@ -58,7 +60,7 @@ def last_minor(xp: Any, d: Array, squares: Array) -> tuple[Array, Array]:
 
 def _recurrence(xp: Any, d: Array, squares: Array) -> tuple[Array, ...]:
     """The matrices M_i of [θ_i; θ_(i-1)] = M_i [θ_(i-1); θ_(i-2)], by their four entries."""
-    like = {"dtype": d.dtype, "device": xp.device_of(d)}
+    like = kind_of(d)
     squares = xp.broadcast_to(squares, (*d.shape[:-1], squares.shape[-1]))
     below = [xp.zeros((*d.shape[:-1], 1), **like), xp.astype(squares, d.dtype)]
     ones, zeros = (make(d.shape, **like) for make in (xp.ones, xp.zeros))
@@ -75,7 +77,7 @@ def _times(A: Any, B: Any) -> Any:
 def _scaled(xp: Any, M: Any) -> Any:
     """2 x 2 matrices divided by the sizes of their largest entries, and these."""
     size = xp.stop_gradient(reduce(xp.maximum, map(xp.abs, M)))
-    size = xp.where(size > 0, size, 1)
+    size = positive_or_one(xp, size)
     return tuple(x / size for x in M), size
 
 
@@ -95,16 +97,17 @@ SAFE_PIVOT = 1e-4  # of such a matrix: above it the pivots have derivatives
 
 def tridiagonal_inverse_diagonal(xp: Any, lower: Array, d: Array, upper: Array) -> Array:
     """Compute diag(T^-1); the main diagonal d has the batch shape of the whole."""
+    if not d.shape[-1]:
+        return d
     d = to_computing_dtype(xp, d)
-    scale = xp.stop_gradient(reduce(xp.maximum, [_largest(xp, x) for x in (lower, d, upper)]))
-    scale = xp.where(xp.logical_and(scale > 0, xp.isfinite(scale)), scale, 1)[..., None]
+    sizes = [xp.max(xp.abs(x), axis=-1) for x in (lower, d, upper) if x.shape[-1]]
+    scale = xp.stop_gradient(reduce(xp.maximum, sizes))
+    scale = xp.where((scale > 0) & xp.isfinite(scale), scale, 1)[..., None]
     d, s = d / scale, (lower / scale) * (upper / scale)  # so that s does not over- or underflow
     s = xp.astype(xp.broadcast_to(s, (*d.shape[:-1], s.shape[-1])), d.dtype)
     if not is_traced_or_differentiated(xp, d, s):
-        numerator, denominator = (
-            1,
-            xp.asarray(sum(_on_host(xp, d, s)), dtype=d.dtype, device=xp.device_of(d)) - d,
-        )
+        pivots = xp.asarray(sum(_on_host(xp, d, s)), **kind_of(d))
+        numerator, denominator = 1, pivots - d
     elif xp.name == "jax":
         numerator, denominator = _quotient(d, *_scan(xp, d, s), *_scan(xp, d, s, reverse=True))
     else:
@@ -112,11 +115,6 @@ def tridiagonal_inverse_diagonal(xp: Any, lower: Array, d: Array, upper: Array) 
     report_values(xp, denominator)
     with ignore_float_errors(xp):
         return numerator / denominator / scale
-
-
-def _largest(xp: Any, x: Array) -> Array:
-    nothing = xp.zeros((*x.shape[:-1], 1), dtype=xp.real_dtype(x.dtype), device=xp.device_of(x))
-    return xp.max(xp.concat([nothing, xp.abs(x)], axis=-1), axis=-1)
 
 
 def _quotient(d: Array, a: Array, b: Array, e: Array, f: Array) -> tuple[Array, Array]:
@@ -142,14 +140,14 @@ def _on_host(xp: Any, d: Array, s: Array) -> tuple[Any, Any]:
 def _scan(xp: Any, d: Array, s: Array, reverse: bool = False) -> tuple[Array, Array]:
     """Numerators and denominators of the pivots: leading minors (θ_i, θ_(i-1)), up to a factor
     of each pair."""
-    like = {"dtype": d.dtype, "device": xp.device_of(d)}
+    like = kind_of(d)
     nothing, one = (xp.full((*d.shape[:-1], 1), float(x), **like) for x in (0, 1))
     before = xp.concat([s, nothing] if reverse else [nothing, s], axis=-1)[..., : d.shape[-1]]
 
     def step(minors: Any, x: Array, y: Array) -> Any:
         a, b = x * minors[0] - y * minors[1], minors[0]  # θ_i = d_i θ_(i-1) - s_(i-1) θ_(i-2)
         size = xp.stop_gradient(xp.maximum(xp.abs(a), xp.abs(b)))
-        size = xp.where(size > 0, size, 1)
+        size = positive_or_one(xp, size)
         return (a / size, b / size), (a / size, b / size)
 
     rows = (xp.moveaxis(x, -1, 0) for x in (d, before))
@@ -160,14 +158,11 @@ def _scan(xp: Any, d: Array, s: Array, reverse: bool = False) -> tuple[Array, Ar
 def _differentiable_quotient(xp: Any, d: Array, s: Array) -> tuple[Any, Array]:
     """The same in torch, where a loop over the rows would be slow: pivots from the host, and
     their derivatives."""
-
-    def flip(x: Array) -> Array:
-        return xp.flip(x, axis=-1)
-
+    flip = lambda x: xp.flip(x, axis=-1)
     p = None
     if not (xp.is_traced(d) or xp.is_traced(s)):
         known = _on_host(xp, xp.stop_gradient(d), xp.stop_gradient(s))
-        p, q = (xp.asarray(x, dtype=d.dtype, device=xp.device_of(d)) for x in known)
+        p, q = (xp.asarray(x, **kind_of(d)) for x in known)
         if min(float(np.abs(x).min(initial=1)) for x in known) > SAFE_PIVOT:
             pivots = xp.tridiagonal_pivots
             return 1, pivots(d, s) + flip(pivots(flip(d), flip(s))) - d
@@ -185,7 +180,7 @@ def _differentiable_quotient(xp: Any, d: Array, s: Array) -> tuple[Any, Array]:
 def band_is_seen(A: Any) -> bool:
     """Whether one narrow band is inverted, whose values can be seen with no derivative asked."""
     B: Any = A.operands[0]
-    narrow = B.shape[-1] == B.shape[-2] and 4 * max(map(abs, B.offsets)) < B.shape[-1]
+    narrow = is_square(B) and 4 * max(map(abs, B.offsets)) < B.shape[-1]
     exact = B.dtype.itemsize >= 4 and not B.batch_shape
     return narrow and exact and values_are_seen(B)
 
@@ -195,12 +190,8 @@ def diag_inverse_banded(A: Any, method: Any) -> Array:
     """diag(B^-1): its blocks are (P_i + Q_i - B_ii)^-1, P and Q the pivots of block elimination
     from above and from below"""
     B, xp = A.A, A.xp
-    found = inverse_diagonal(
-        [np.asarray(host_value(xp, d)) for d in B.diagonals],
-        B.offsets,
-        B.shape[-1],
-        xp.eps(B.dtype),
-    )
+    diagonals = [np.asarray(host_value(xp, d)) for d in B.diagonals]
+    found = inverse_diagonal(diagonals, B.offsets, B.shape[-1], xp.eps(B.dtype))
     return diag.base(A, method) if found is None else array_like(A, found)
 
 

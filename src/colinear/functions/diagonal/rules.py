@@ -11,7 +11,7 @@ import numpy as np
 
 from ...autodiff import resolvents
 from ...autodiff.kronecker import Grid
-from ...backends import Array
+from ...backends import Array, places_like
 from ...dispatch import arrange, perform, rule
 from ...factors.inverse import Implicit, Inverse
 from ...factors.structured import SpectralFactor
@@ -47,7 +47,14 @@ from ...operators.neutral import dense_part
 from ...operators.scaled import beside
 from ...operators.sparse_algebra import SHIFT
 from ...operators.tree import Index
-from ..common import array_like, host_value, low_rank_sides, operands_in_context, reciprocal
+from ..common import (
+    array_like,
+    host_value,
+    low_rank_sides,
+    operands_in_context,
+    reciprocal,
+    smaller_side,
+)
 from . import diag, exact_diagonal, has_thin_waist, ones_on_diagonal, waist, zero_diagonal
 from .bands import tridiagonal_inverse_diagonal
 
@@ -73,8 +80,7 @@ def diag_diagonal(A: Any, method: Any) -> Array:
 @rule(diag, Identity | ScaledIdentity)
 def diag_identity(A: Any, method: Any) -> Array:
     """diag(c I) = c, n times"""
-    c = scalar_of(A)
-    return beside(c) * A.xp.ones((A.shape[-1],), dtype=A.dtype, device=A._context.device)
+    return beside(scalar_of(A)) * ones_on_diagonal(A)
 
 
 @rule(diag, Zero)
@@ -88,7 +94,7 @@ def diag_permutation(A: Any, method: Any) -> Array:
     """diag(P)_i = 1 where perm_i = i, else 0"""
     if isinstance(A.perm, Index):
         return array_like(A, A.perm.host == np.arange(A.shape[-1]))
-    return A.xp.astype(A.perm == A.xp.arange(A.shape[-1], device=A._context.device), A.dtype)
+    return A.xp.astype(A.perm == places_like(A.xp, A.perm), A.dtype)
 
 
 @rule(diag, Triangular)
@@ -106,17 +112,14 @@ def diag_tridiagonal(A: Any, method: Any) -> Array:
 @rule(diag, Banded)
 def diag_banded(A: Any, method: Any) -> Array:
     """diag B is stored, or zero"""
-    return (
-        zero_diagonal(A)
-        if 0 not in A.offsets
-        else zero_diagonal(A) + A.diagonals[A.offsets.index(0)]
-    )
+    main = [d for d, offset in zip(A.diagonals, A.offsets) if offset == 0]
+    return sum(main, start=zero_diagonal(A))
 
 
 @rule(diag, Circulant | Toeplitz)
 def diag_toeplitz(A: Any, method: Any) -> Array:
     """diag T = t_0, n times"""
-    return zero_diagonal(A) if 0 in A.shape else zero_diagonal(A) + A.col[..., :1]
+    return zero_diagonal(A) + A.col[..., :1]
 
 
 @rule(diag, Convolution)
@@ -155,7 +158,7 @@ def diag_projection(A: Any, method: Any) -> Array:
 @rule(diag, LowRank)
 def diag_low_rank(A: Any, method: Any) -> Array:
     """diag(U C V^H)_i = (U C)_i · conj(V_i)"""
-    xp, size, (U, V) = A.xp, min(A.shape[-2:]), low_rank_sides(A)
+    xp, size, (U, V) = A.xp, smaller_side(A), low_rank_sides(A)
     return xp.sum(U[..., :size, :] * xp.conj(V[..., :size, :]), axis=-1)
 
 
@@ -167,7 +170,7 @@ def diag_sparse(A: Any, method: Any) -> Array:
     if places is None:
         places = structure.memo["diagonal"] = (structure.rows == structure.columns).nonzero()[0]
     found = A.xp.take(A.data, places, axis=-1)
-    if len(places) == min(A.shape[-2:]):
+    if len(places) == smaller_side(A):
         return found
     return A.xp.scatter_add(zero_diagonal(A), structure.rows[places], found, axis=-1)
 
@@ -176,23 +179,19 @@ def diag_sparse(A: Any, method: Any) -> Array:
 def diag_kernel(A: Any, method: Any) -> Array:
     """diag(K)_i = k(x_i, y_i), in blocks of points"""
     fitting("diag", method)
-    xp, batch, size = A.xp, A.batch_shape, min(A.shape[-2:])
+    xp, batch, size = A.xp, A.batch_shape, smaller_side(A)
     if 0 in (size, *batch):
         return zero_diagonal(A)
-    blocks = -(-size // POINTS)
-    # the last point repeats
-    which = Index(np.minimum(np.arange(blocks * POINTS), size - 1)).on(xp, A._context.device)
-    tiles, point_batch = [], A._point_batch
+    count = -(-size // POINTS) * POINTS
+    which = Index(np.minimum(np.arange(count), size - 1))  # the last point repeats
+    tiles = []
     for points in A._points():
-        points = xp.broadcast_to(
-            xp.take(points, which, axis=-2), (*point_batch, blocks * POINTS, points.shape[-1])
-        )
-        tiles.append(
-            xp.reshape(points, (math.prod(point_batch) * blocks, POINTS, points.shape[-1]))
-        )
+        points = xp.take(points, which.on(xp, A._context.device), axis=-2)
+        points = xp.broadcast_to(points, (*A._point_batch, *points.shape[-2:]))
+        tiles.append(xp.reshape(points, (-1, POINTS, points.shape[-1])))
     # (tiles, *parameter_batch, points)
     found = xp.loop_map(lambda x, y: xp.diagonal(A._entries(x, y)), *tiles)
-    return xp.reshape(xp.moveaxis(found, 0, -2), (*batch, blocks * POINTS))[..., :size]
+    return xp.reshape(xp.moveaxis(found, 0, -2), (*batch, count))[..., :size]
 
 
 # Diagonals of products, without the product, and of inverses, where the structure gives them: more
@@ -212,7 +211,7 @@ def is_thin_and_filled(A: LinearOperator) -> bool:
 def diag_thin_product(A: Any, method: Any) -> Array:
     """diag(A B)_i = Σ_j A_ij B_ji, the product cut where it is thinnest"""
     fitting("diag", method)
-    xp, factors, size, cut = A.xp, operands_in_context(A), min(A.shape[-2:]), waist(A)[1]
+    xp, factors, size, cut = A.xp, operands_in_context(A), smaller_side(A), waist(A)[1]
     L, R = (Product(*part)._dense() for part in (factors[:cut], factors[cut:]))
     return xp.sum(L[..., :size, :] * xp.matrix_transpose(R[..., :, :size]), axis=-1)
 
@@ -221,7 +220,7 @@ def diag_thin_product(A: Any, method: Any) -> Array:
 def diag_dense_product(A: Any, method: Any) -> Array:
     """diag(A B)_i = Σ_j A_ij B_ji"""
     fitting("diag", method)
-    size = min(A.shape[-2:])
+    size = smaller_side(A)
     return A.xp.einsum(
         "...ij,...ji->...i", A.operands[0].A[..., :size, :], A.operands[1].A[..., :, :size]
     )
@@ -235,7 +234,7 @@ def diag_sparse_product(A: Any, method: Any) -> Array:
         B.structure.rows.astype(np.int64) * B.shape[-1] + B.structure.columns for B in (S, T)
     ]
     _, first, second = np.intersect1d(keys[0], keys[1], assume_unique=True, return_indices=True)
-    keep = S.structure.rows[first] < min(A.shape[-2:])
+    keep = S.structure.rows[first] < smaller_side(A)
     first, second = first[keep], second[keep]
     products = A.xp.take(S.data, first, axis=-1) * A.xp.take(T.data, second, axis=-1)
     return A.xp.scatter_add(zero_diagonal(A), S.structure.rows[first], products, axis=-1)
@@ -245,7 +244,7 @@ def diag_sparse_product(A: Any, method: Any) -> Array:
 def diag_sparse_dense_product(A: Any, method: Any) -> Array:
     """diag(S B)_i = Σ_j S_ij B_ji, over the places of S"""
     S, B = A.operands
-    places = np.flatnonzero(S.structure.rows < min(A.shape[-2:]))
+    places = np.flatnonzero(S.structure.rows < smaller_side(A))
     rows, columns = (
         Index(x[places]).on(A.xp, A._context.device)
         for x in (S.structure.rows, S.structure.columns)
@@ -260,21 +259,21 @@ def diag_dense_sparse_product(A: Any, method: Any) -> Array:
     return diag(Product(A.operands[1].T, A.operands[0].T), method)
 
 
-@rule(diag, Product[Diagonal, ...], cost=lambda A: min(A.shape[-2:]))  # type: ignore[misc]
+@rule(diag, Product[Diagonal, ...], cost=smaller_side)  # type: ignore[misc]
 def diag_of_scaled_rows(A: Any, method: Any) -> Array:
     """diag(diag(d) A) = d * diag A"""
-    size = min(A.shape[-2:])
-    return A.operands[0].d[..., :size] * diag(Product(*operands_in_context(A)[1:]), method)
+    D, *rest = operands_in_context(A)
+    return D.d[..., : smaller_side(A)] * diag(Product(*rest), method)  # type: ignore[attr-defined]
 
 
-@rule(diag, Product[..., Diagonal], cost=lambda A: min(A.shape[-2:]))  # type: ignore[misc]
+@rule(diag, Product[..., Diagonal], cost=smaller_side)  # type: ignore[misc]
 def diag_of_scaled_columns(A: Any, method: Any) -> Array:
     """diag(A diag(d)) = diag A * d"""
-    size = min(A.shape[-2:])
-    return diag(Product(*operands_in_context(A)[:-1]), method) * A.operands[-1].d[..., :size]
+    *rest, D = operands_in_context(A)
+    return diag(Product(*rest), method) * D.d[..., : smaller_side(A)]  # type: ignore[attr-defined]
 
 
-@rule(diag, Product[..., LowRank, ...], cost=lambda A: 2 * min(A.shape[-2:]))  # type: ignore[misc]
+@rule(diag, Product[..., LowRank, ...], cost=lambda A: 2 * smaller_side(A))  # type: ignore[misc]
 def diag_product_with_low_rank(A: Any, method: Any) -> Array:
     """diag(A U C V^H B) = diag((A U C) (V^H B))"""
     before, low_rank, after = arrange(A, ..., LowRank, ...)
@@ -286,7 +285,7 @@ def diag_product_with_low_rank(A: Any, method: Any) -> Array:
 def diag_of_diagonalised(A: Any, method: Any) -> Array:
     """diag(A diag(d) B) = (A * B^T) d"""
     L, D, R = A.operands
-    size = min(A.shape[-2:])
+    size = smaller_side(A)
     return A.xp.einsum("...ij,...j,...ji->...i", L.A[..., :size, :], D.d, R.A[..., :, :size])
 
 
@@ -332,7 +331,7 @@ def wraps_around(A: LinearOperator) -> bool:
 @rule(diag, Inverse[Circulant | Convolution], when=wraps_around)  # type: ignore[misc]
 def diag_inverse_circulant(A: Any, method: Any) -> Array:
     """diag(C^-1) = (C^-1 e_1)_1, n times: C^-1 is circulant too"""
-    first = A.xp.astype(A.xp.arange(A.shape[-1], device=A._context.device) == 0, A.dtype)
+    first = array_like(A, np.eye(1, A.shape[-1])[0])
     return zero_diagonal(A) + (A @ first)[..., :1]
 
 
@@ -345,8 +344,7 @@ def factor_is_spectral(A: LinearOperator) -> bool:
 def diag_spectral_inverse(A: Any, method: Any) -> Array:
     """diag(V diag(1/λ) V^-1) = (V * V^-T) (1/λ)"""
     factor = A.factor
-    found = diag(Product(factor.V, Diagonal(factor.d), factor.W), method)
-    return A.xp.astype(A.xp.real(found) if factor.real else found, A.dtype)
+    return A.xp.astype(diag(Product(factor.V, Diagonal(factor.d), factor.W), method), A.dtype)
 
 
 # flops that n products may take where derivatives are recorded: they are right for every kind of
@@ -367,37 +365,30 @@ def diag_known_inverse(A: Any, method: Any) -> Array:
     known = A.factor
     if A.shape[-1] * A.flops <= PRODUCTS:
         return exact_diagonal(A)
-    spectral = known.solver.factor if isinstance(known.solver, Inverse) else None
-    found = _diagonal_by_resolvents(A, spectral) if isinstance(spectral, SpectralFactor) else None
-    if found is not None:
-        return found
-    return diag(perform(known.find(known.A, None)), method)
+    found = _diagonal_by_resolvents(A, getattr(known.solver, "factor", None))
+    return diag(perform(known.find(known.A, None)), method) if found is None else found
 
 
-def _diagonal_by_resolvents(A: Any, spectral: SpectralFactor) -> Array | None:
+def _diagonal_by_resolvents(A: Any, spectral: Any) -> Array | None:
     """diag(A^-1) for A = C or C + c I, C a Kronecker product or sum; None where eigenvectors are
-    seen to serve as well, in less time."""
+    not kept, or are seen to serve as well, in less time."""
+    if not isinstance(spectral, SpectralFactor):
+        return None
     xp, whole = A.xp, A.A
     kronecker, c = whole, 0.0
     if isinstance(whole, Sum):
         kronecker, shift = arrange(whole, Kronecker | KroneckerSum, SHIFT)
         c = scalar_of(shift)
-    dtype = spectral.d.dtype
-    V, W = (
-        [xp.astype(factor.to_dense(), dtype) for factor in side.operands]
-        for side in (spectral.V, spectral.W)
-    )
-    matrices = [xp.astype(dense_part(factor, whole), dtype) for factor in kronecker.operands]
-    held = [xp.stop_gradient(M) for M in matrices]
-    values = [
-        xp.sum(Y * xp.matrix_transpose(xp.matmul(M, X)), axis=-1) for Y, M, X in zip(W, held, V)
-    ]  # diag(V^-1 A V)
+    typed = lambda x: xp.astype(x, spectral.d.dtype)
+    V, W = ([typed(X.to_dense()) for X in side.operands] for side in (spectral.V, spectral.W))
+    matrices = [typed(dense_part(factor, whole)) for factor in kronecker.operands]
+    images = [xp.matmul(xp.stop_gradient(M), X) for M, X in zip(matrices, V)]
+    # diag(V^-1 A V)
+    values = [xp.sum(Y * xp.matrix_transpose(Z), axis=-1) for Y, Z in zip(W, images)]
     harmless = [host_value(xp, resolvents.are_harmless(xp, v, X)) for v, X in zip(values, V)]
     if all(known is not None and bool(known) for known in harmless):
         return None
-    a, b = (xp.astype(xp.asarray(x, device=A._context.device), dtype) for x in (1.0, c))
+    a, b = (typed(xp.asarray(x, device=A._context.device)) for x in (1.0, c))
     grid = Grid(lambda x: x, isinstance(kronecker, KroneckerSum))
     found = resolvents.inverse_diagonal(xp, grid, matrices, values, V, a, b)
-    return xp.broadcast_to(
-        xp.astype(found if A.is_complex else xp.real(found), A.dtype), A.shape[:-1]
-    )
+    return xp.broadcast_to(xp.astype(found, A.dtype), A.shape[:-1])

@@ -12,15 +12,17 @@ from ...dispatch import Choice, Cost, function
 from ...factors.dense import reproduces, times_adjoint
 from ...methods import LU, QR, Cholesky, Method, fitting
 from ...operators import Dense, LinearOperator, Permutation, Triangular
-from ...properties import STIEFEL
+from ...properties import Stiefel
 from ...status import Status
 from ..common import (
     dense,
     identity_like,
     ignore_float_errors,
+    is_square,
     outcome,
     report_finite,
     report_status,
+    smaller_side,
     square_size,
     to_result_dtype,
 )
@@ -71,13 +73,8 @@ def _chosen(
 ) -> Choice:
     """The choice of the one factorisation that there is."""
     size = math.prod(A.shape)
-    return Choice(
-        lambda: run(A),
-        name,
-        Cost(flops * min(A.shape[-2:]) * size, (16.0 if name == "QR" else 8.0) * size),
-        identity,
-        like,
-    )
+    cost = Cost(flops * smaller_side(A) * size, (16.0 if name == "QR" else 8.0) * size)
+    return Choice(lambda: run(A), name, cost, identity, like)
 
 
 def _cholesky(A: LinearOperator) -> LinearOperator:
@@ -85,7 +82,7 @@ def _cholesky(A: LinearOperator) -> LinearOperator:
     L, ok = xp.cholesky(M)
     if A.shape[-1]:
         with ignore_float_errors(xp):
-            ok = xp.logical_and(ok, reproduces(xp, M, times_adjoint(xp, L)))
+            ok = ok & reproduces(xp, M, times_adjoint(xp, L))
             status = outcome(xp, ok, Status.NOT_POSITIVE_DEFINITE)
             finite = xp.all(xp.isfinite(M), axis=(-2, -1))
         report_status(xp, xp.where(finite, status, int(Status.NONFINITE)), method="Cholesky")
@@ -143,13 +140,10 @@ def _lu(A: LinearOperator) -> tuple[LinearOperator, LinearOperator, LinearOperat
     packed, pivots = xp.lu_factor(M)
     order = xp.lu_permutation(pivots, m)
     report_finite(xp, packed, method="LU")
-    packed = to_result_dtype(xp, packed, A.dtype)
+    packed, k = to_result_dtype(xp, packed, A.dtype), min(m, n)
     P = Permutation(order, like=Dense(packed)).T  # A[order] = L U
-    return (
-        P,
-        Triangular(packed[..., : min(m, n)], lower=True, unit=True),
-        Triangular(packed[..., : min(m, n), :], lower=False),
-    )
+    L = Triangular(packed[..., :k], lower=True, unit=True)
+    return P, L, Triangular(packed[..., :k, :], lower=False)
 
 
 def lu_like(A: LinearOperator) -> tuple[LinearOperator, LinearOperator, LinearOperator]:
@@ -198,10 +192,8 @@ def _qr(A: LinearOperator) -> tuple[LinearOperator, LinearOperator]:
     xp, M = A.xp, dense(A)
     Q, R = autodiff.qr(xp, M)
     report_finite(xp, R, method="QR")
-    Q, R = to_result_dtype(xp, Q, A.dtype), to_result_dtype(xp, R, A.dtype)
-    return Dense(Q)._claim(STIEFEL), Triangular(R, lower=False) if R.shape[-2] == R.shape[
-        -1
-    ] else Dense(R)
+    Q, R = (to_result_dtype(xp, x, A.dtype) for x in (Q, R))
+    return Stiefel(Q), Triangular(R, lower=False) if is_square(R) else Dense(R)
 
 
 def qr_like(A: LinearOperator) -> tuple[LinearOperator, LinearOperator]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import Array
+from ...backends import Array, inner_products
 from ...dispatch import Cost, rule
 from ...factors.dense import UnitaryChain
 from ...factors.structured import lapack_band
@@ -15,6 +15,7 @@ from ...info import Info, report
 from ...methods.sparse_direct import factors_in_order, stays_sparse
 from ...operators import Banded, LinearOperator, Permutation, ScaledIdentity, Sparse, Tridiagonal
 from ...operators.banded import band_widths, natural_length
+from ...operators.context import kind_of
 from ...operators.rewrites import is_scattered
 from ...operators.sparse import from_coordinates
 from ...operators.unitary import pad_end
@@ -23,9 +24,11 @@ from ..common import (
     array_like,
     host_value,
     identity_like,
+    is_square,
     is_traced_or_differentiated,
     report_finite,
     reports_nonfinite,
+    smaller_side,
     to_computing_dtype,
     to_result_dtype,
     values_are_seen,
@@ -45,7 +48,7 @@ def band_is_seen(A: Any) -> bool:
     asked."""
     if isinstance(A, Banded) and is_scattered(A):
         return False
-    narrow = A.shape[-1] == A.shape[-2] and 2 * (max(widths(A)) + 1) < A.shape[-1]
+    narrow = is_square(A) and 2 * (max(widths(A)) + 1) < A.shape[-1]
     return narrow and 0 not in A.batch_shape and values_are_seen(A)
 
 
@@ -110,14 +113,9 @@ LARGEST_SPARSE_FACTOR = 20_000_000  # entries
 def is_sparse_and_seen(A: Any, definite: bool) -> bool:
     """Whether A is square, its values can be seen with no derivative asked, and the factors stay
     sparse in its order."""
-    n, memo = A.shape[-1], A.structure.memo
-    if (
-        A.shape[-2] != n
-        or n < SMALL_SPARSE_ROWS
-        or 4 * A.nnz > n * n
-        or 0 in A.shape
-        or is_traced_or_differentiated(A.xp, A.data)
-    ):
+    (m, n), memo = A.shape[-2:], A.structure.memo
+    is_sparse = m == n >= SMALL_SPARSE_ROWS and 4 * A.nnz <= n * n and 0 not in A.shape
+    if not is_sparse or is_traced_or_differentiated(A.xp, A.data):
         return False
     key = ("stays sparse", definite)
     if key not in memo:
@@ -142,11 +140,10 @@ def lu_sparse(A: Any, method: Any) -> Any:
         each = [factors_in_order(data, A.structure, False) for data in values]
     except ArithmeticError:  # exactly singular
         return lu_factors(A, method)
-    L, U = (
-        _stacked(A, [(X.row, X.col, X.data) for X in factors]) for factors in list(zip(*each))[:2]
-    )
+    lower, upper, orders = zip(*each)
+    L, U = (_stacked(A, [(X.row, X.col, X.data) for X in side]) for side in (lower, upper))
     report_finite(A.xp, U.data, method="LU")
-    return Permutation(np.reshape([order for *_, order in each], A.shape[:-1]), like=A).T, L, U
+    return Permutation(np.reshape(orders, A.shape[:-1]), like=A).T, L, U
 
 
 def stays_sparse_without_pivots(A: Any) -> bool:
@@ -221,7 +218,7 @@ def widths(A: Any) -> tuple[int, int]:
 
 def band_is_narrow(A: Any) -> bool:
     """Whether R has fewer diagonals than half of the columns."""
-    return 2 * sum(widths(A)) < min(A.shape[-2:])
+    return 2 * sum(widths(A)) < smaller_side(A)
 
 
 def rows_each(A: Any) -> int:
@@ -232,11 +229,8 @@ def rows_each(A: Any) -> int:
 def chain_cost(A: Any) -> Cost:
     """Of the factors of all windows."""
     (lower, upper), size = widths(A), rows_each(A)
-    count = -(-min(A.shape[-2:]) // size)
-    return Cost(
-        count * (size + lower) ** 2 * (4.0 * (size + lower) + 2 * upper),
-        8.0 * count * (size + lower) ** 2,
-    )
+    entries = -(-smaller_side(A) // size) * (size + lower) ** 2
+    return Cost(entries * (4.0 * (size + lower) + 2 * upper), 8.0 * entries)
 
 
 @rule(qr, Tridiagonal | Banded, when=band_is_narrow, cost=chain_cost, like=qr_like)
@@ -255,23 +249,18 @@ def qr_banded(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
         # before are not yet triangular.
         window = xp.concat([pad_end(xp, carry, (width + size,), (-1,)), _skewed(xp, rows)], axis=-2)
         Q, _ = xp.qr(window[..., : size + lower])  # square, so that it has a derivative
-        done = xp.matmul(xp.conj(xp.matrix_transpose(Q)), window)
+        done = inner_products(xp, Q, window)
         return done[..., size:, size:], (Q, _straightened(xp, done[..., :size, :], width + 1))
 
     first = _skewed(xp, by_rows[..., :lower, :])[..., lower:]
     rows = xp.reshape(by_rows[..., lower:, :], (*A.batch_shape, count, size, width + 1))
-    blocks, R = xp.scan(step, first, xp.moveaxis(rows, -3, 0))
-    blocks, R = (
-        xp.moveaxis(blocks, 0, -3),
-        xp.reshape(xp.moveaxis(R, 0, -3), (*A.batch_shape, -1, width + 1)),
-    )
+    blocks, R = (xp.moveaxis(x, 0, -3) for x in xp.scan(step, first, xp.moveaxis(rows, -3, 0)))
+    R = xp.reshape(R, (*A.batch_shape, -1, width + 1))
     report_finite(xp, R, method="QR")
-    diagonals = [
-        to_result_dtype(xp, R[..., : natural_length(j, k, n), j], A.dtype) for j in range(width + 1)
-    ]
-    return UnitaryChain._of(to_result_dtype(xp, blocks, A.dtype), lower, m, k), Banded(
-        diagonals, range(width + 1), (k, n)
-    )
+    blocks, R = (to_result_dtype(xp, x, A.dtype) for x in (blocks, R))
+    diagonals = [R[..., : natural_length(j, k, n), j] for j in range(width + 1)]
+    Q = UnitaryChain._of(blocks, lower, m, k)
+    return Q, Banded(diagonals, range(width + 1), (k, n))
 
 
 def _by_rows(A: Any, rows: int) -> Array:
@@ -281,7 +270,7 @@ def _by_rows(A: Any, rows: int) -> Array:
     band = xp.matrix_transpose(lapack_band(_as_banded(A)._transpose(), upper, lower))
     band = pad_end(xp, to_computing_dtype(xp, band), (max(rows, m),), (-2,))[..., :rows, :]
     past = np.outer(np.arange(rows) >= min(m, n), np.arange(lower + upper + 1) == lower)
-    return band + xp.asarray(past, dtype=band.dtype, device=xp.device_of(band))
+    return band + xp.asarray(past, **kind_of(band))
 
 
 def _skewed(xp: Any, rows: Array) -> Array:

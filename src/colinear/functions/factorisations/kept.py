@@ -38,7 +38,7 @@ from ...operators import (
 )
 from ...operators.context import check_device
 from ...operators.rewrites import rewrite
-from ...operators.tree import directional, pullback
+from ...operators.tree import directional, operand_flops, pullback, sole_operand
 from ...status import Status, combine
 from ..common import (
     have_failed,
@@ -102,9 +102,7 @@ class Factorized(LinearOperator):
     def __new__(cls, A: Any, method: Method | None = None) -> Any:
         return factorize(A, method)
 
-    @property
-    def operands(self) -> tuple[LinearOperator, ...]:
-        return (self.A,)
+    operands = sole_operand
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -125,10 +123,7 @@ class Factorized(LinearOperator):
     def _turned(self, turn: Callable[[Any], Any]) -> LinearOperator:
         M = self.preconditioner
         M = turn(M) if isinstance(M, LinearOperator) else M
-        turned: LinearOperator = self._replace(
-            A=turn(self.A), inverse=turn(self.inverse), preconditioner=M
-        )
-        return turned
+        return self._replace(A=turn(self.A), inverse=turn(self.inverse), preconditioner=M)
 
     def _matmat(self, X: Array) -> Array:
         return self.A @ X
@@ -139,9 +134,7 @@ class Factorized(LinearOperator):
     def _to_dense(self) -> Array:
         return self.A._dense()
 
-    @property
-    def _flops(self) -> float:
-        return self.A.flops
+    _flops = operand_flops
 
     def _expression(self) -> str:
         return f"factorized({self.A._expression()})"
@@ -243,7 +236,7 @@ def factorised(A: LinearOperator, method: Method | None = None) -> LinearOperato
     with recording(detailed=True) as reports:
         attached = inv.using(found, A, method)
     report_all(reports)
-    status = combine([info._status for info in reports]) if reports else Status.SUCCESS
+    status = combine([Status.SUCCESS, *(info._status for info in reports)])
     given = getattr(method, "preconditioner", None)
     static = method.without_arrays() if is_iterative(method) else method  # type: ignore[union-attr]
     is_recorded = not A.is_neutral and A.xp.is_differentiated(*A.arrays())
@@ -304,13 +297,21 @@ def _inverse(F: Any) -> LinearOperator:
 def _on(A: LinearOperator, X: Any) -> Any:
     """An inverse by iterations, of A itself: what came out of a pytree holds arrays of its own,
     which have derivatives of their own."""
+
+    def move(run: Any) -> Any:
+        return run._replace(A=A._claim(run.A.properties)) if type(run.A) is type(A) else run
+
+    found = _with_runs(X, move)
+    return found._replace(A=A) if isinstance(found, Inverse) else found
+
+
+def _with_runs(X: Any, change: Callable[[Any], Any]) -> Any:
+    """An inverse whose iterations are changed."""
     if isinstance(X, Inverse):
-        return Inverse._of(A, _on(A, X.factor))
+        return X._replace(factor=_with_runs(X.factor, change))
     if isinstance(X, Attempts):
-        return Attempts._of(tuple(_on(A, each) for each in X.attempts))
-    if isinstance(X, Iterated) and type(X.A) is type(A):
-        return X._replace(A=A._claim(X.A.properties))
-    return X
+        return Attempts._of(tuple(_with_runs(each, change) for each in X.attempts))
+    return change(X) if isinstance(X, Iterated) else X
 
 
 @rule(solve, Factorized, hereditary=True, like=lambda A, b, method: right_side("solve", A, b))
@@ -335,15 +336,7 @@ def solve_factorized(A: Any, b: Any, method: Any) -> Any:
 def _started(F: Any, x0: Any) -> Any:
     """The same, with iterations that start at x0; an error if it does not fit."""
     start = starting_point(F.A, CG(x0=x0))
-
-    def begin(X: Any) -> Any:
-        if isinstance(X, Inverse):
-            return X._replace(factor=begin(X.factor))
-        if isinstance(X, Attempts):
-            return Attempts._of(tuple(map(begin, X.attempts)))
-        return X._replace(x0=start) if isinstance(X, Iterated) else X
-
-    return F._replace(inverse=begin(F.inverse))
+    return F._replace(inverse=_with_runs(F.inverse, lambda run: run._replace(x0=start)))
 
 
 @rule(slogdet, Factorized, hereditary=True)
@@ -398,9 +391,7 @@ def determinant_parts(X: Any) -> tuple[LinearOperator, ...] | None:
     if isinstance(X, Inverse) and isinstance(X.factor, SpectralFactor):
         return (Diagonal._of(X.factor.d),)
     corrected = corrected_parts(X)
-    if corrected is not None:
-        return corrected
-    return (X,) if _is_read_off(X) else None
+    return (X,) if corrected is None and _is_read_off(X) else corrected
 
 
 def _is_read_off(X: Any) -> bool:
@@ -410,9 +401,8 @@ def _is_read_off(X: Any) -> bool:
     if isinstance(X, Product) and is_similarity(X):
         return _is_read_off(Product(*X.operands[1:-1]))
     if isinstance(X, Block):
-        return is_block_triangular(X) and all(
-            _is_read_off(row[i]) for i, row in enumerate(X.blocks)
-        )
+        along = (row[i] for i, row in enumerate(X.blocks))
+        return is_block_triangular(X) and all(map(_is_read_off, along))
     if isinstance(X, Kronecker | BlockDiag | Product | Scaled | Transpose | Adjoint | Conjugate):
         return all_square(X) and all(map(_is_read_off, X.operands))
     return isinstance(X, READ_OFF)
@@ -432,9 +422,8 @@ READ_OFF = (
 
 def _remembered(A: Any, method: Any, is_recorded: bool) -> Any:
     """The determinant of A by itself, once: where the inverse does not tell it."""
-    found = A.__dict__.get("_determinant")
-    if found is not None and is_kept(method):
-        return found
+    if is_kept(method) and "_determinant" in A.__dict__:
+        return A.__dict__["_determinant"]
     with recording(detailed=True) as reports:
         found = slogdet(A.A, method)
     report_all(reports)
@@ -449,7 +438,7 @@ def _remembered(A: Any, method: Any, is_recorded: bool) -> Any:
 def _with_leaves(A: LinearOperator, leaves: Any) -> LinearOperator:
     """A with other arrays, or an error that says what does not fit."""
     if isinstance(leaves, LinearOperator):
-        if not _are_alike(A, leaves):
+        if _skeleton(A) != _skeleton(leaves):
             raise ShapeError(
                 f"update: expected the structure of {A!r}, got {leaves!r}. Only values may change; "
                 "use factorize for another operator."
@@ -463,11 +452,8 @@ def _with_leaves(A: LinearOperator, leaves: Any) -> LinearOperator:
             "order of A.arrays()."
         )
     for i, (mine, given) in enumerate(zip(own, leaves), 1):
-        what, xp, theirs = (
-            f"update: array {i} of {len(own)}",
-            namespace_of(mine),
-            namespace_of(given),
-        )
+        what = f"update: array {i} of {len(own)}"
+        xp, theirs = namespace_of(mine), namespace_of(given)
         # all of JAX takes NumPy's arrays
         if theirs is not xp and not (xp.is_functional and theirs is get("numpy")):
             kind = type(given).__name__ if theirs is None else f"an array of {theirs.name}"
@@ -483,15 +469,13 @@ def _with_leaves(A: LinearOperator, leaves: Any) -> LinearOperator:
     return A.with_arrays(leaves)
 
 
-def _are_alike(A: Any, B: Any) -> bool:
-    """Whether two operators differ in the values of their arrays alone."""
-    if type(A) is not type(B):
-        return False
-    if isinstance(A, tuple | list):
-        return len(A) == len(B) and all(map(_are_alike, A, B))
-    if isinstance(A, dict):
-        return A.keys() == B.keys() and all(_are_alike(A[key], B[key]) for key in A)
-    if isinstance(A, LinearOperator):
-        (children, structure), (others, same) = A._flatten(), B._flatten()
-        return structure == same and all(map(_are_alike, children, others))
-    return is_array(A) or bool(A == B)
+def _skeleton(x: Any) -> Any:
+    """What an operator or a part of it is made of, but for the values of arrays."""
+    if isinstance(x, LinearOperator):
+        children, structure = x._flatten()
+        return type(x), structure, _skeleton(children)
+    if isinstance(x, tuple | list):
+        return type(x), [_skeleton(part) for part in x]
+    if isinstance(x, dict):
+        return {key: _skeleton(part) for key, part in x.items()}
+    return type(x) if is_array(x) else x

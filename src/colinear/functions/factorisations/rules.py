@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from ... import autodiff
-from ...backends import Array, adjoint, namespace_of
+from ...backends import Array, adjoint, get, namespace_of
 from ...dispatch import rule
 from ...factors.structured import as_blocks, lapack_band
-from ...info import Info, report
 from ...operators import (
     Banded,
     Block,
@@ -34,7 +33,7 @@ from ...operators import (
 from ...operators.batch import broadcast_batch
 from ...operators.rewrites import is_scattered
 from ...operators.scaled import peek_scalar
-from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL, UNITARY
+from ...properties import POSITIVE_SEMIDEFINITE, Stiefel, Unitary
 from ...status import Status
 from ..common import (
     array_like,
@@ -43,11 +42,13 @@ from ..common import (
     has_orthonormal_columns,
     identity_like,
     ignore_float_errors,
+    is_square,
     operands_in_context,
     orthonormal,
     report_failure,
     report_finite,
     reports_nonfinite,
+    smaller_side,
     values_are_seen,
 )
 from ..singular.rules import phase
@@ -89,7 +90,7 @@ def lu_permutation(A: Any, method: Any) -> Factors:
 def triangle_needs_no_pivots(A: LinearOperator) -> bool:
     """Whether a triangle is upper, has ones on its diagonal, or has no zero there."""
     T: Any = A
-    return T.shape[-1] == T.shape[-2] and (not T.lower or T.unit or has_no_zero(T.xp.diagonal(T.A)))
+    return is_square(T) and (not T.lower or T.unit or has_no_zero(T.xp.diagonal(T.A)))
 
 
 @rule(lu, Triangular, when=triangle_needs_no_pivots)
@@ -97,8 +98,10 @@ def triangle_needs_no_pivots(A: LinearOperator) -> bool:
 def lu_triangular(A: Any, method: Any) -> Factors:
     """U = I I U, and L = I (L D^-1) D for the diagonal D of L"""
     I = identity_like(A)
-    if not A.lower or A.unit:
-        return (I, I, A) if not A.lower else (I, A, I)
+    if not A.lower:
+        return I, I, A
+    if A.unit:
+        return I, A, I
     d = A.xp.diagonal(A.A)
     return I, Triangular(A.A / d[..., None, :], lower=True, unit=True), Diagonal(d)
 
@@ -118,15 +121,9 @@ def lu_conjugate(A: Any, method: Any) -> Factors:
     return P, L.conj(), U.conj()
 
 
-@rule(lu, Kronecker, when=all_square)
-def lu_kronecker(A: Any, method: Any) -> Factors:
-    """A ⊗ B = (P ⊗ Q) (L ⊗ M) (U ⊗ V) for A = P L U, B = Q M V"""
-    return _by_operands(A, lu, method)
-
-
-@rule(lu, BlockDiag, when=all_square)
-def lu_block_diagonal(A: Any, method: Any) -> Factors:
-    """diag(A, B) = diag(P, Q) diag(L, M) diag(U, V) for A = P L U, B = Q M V"""
+@rule(lu, Kronecker | BlockDiag, when=all_square)
+def lu_by_operands(A: Any, method: Any) -> Factors:
+    """A ⊗ B = (P ⊗ Q) (L ⊗ M) (U ⊗ V) for A = P L U, B = Q M V; the same for diag(A, B)"""
     return _by_operands(A, lu, method)
 
 
@@ -150,26 +147,19 @@ def qr_orthonormal(A: Any, method: Any) -> Factors:
 def qr_diagonal(A: Any, method: Any) -> Factors:
     """diag(d) = diag(d / |d|) diag(|d|)"""
     report_finite(A.xp, A.d, method="QR")
-    return Diagonal(phase(A.d))._claim(UNITARY), Diagonal(A.xp.astype(A.xp.abs(A.d), A.dtype))
-
-
-@rule(qr, ScaledIdentity)
-@reports_nonfinite
-def qr_scaled_identity(A: Any, method: Any) -> Factors:
-    """c I = I (c I)"""
-    return broadcast_batch(identity_like(A), A.batch_shape), A
+    return Unitary(Diagonal(phase(A.d))), Diagonal(A.xp.astype(A.xp.abs(A.d), A.dtype))
 
 
 def is_upper_triangle(A: LinearOperator) -> bool:
-    """Whether a triangle is square and upper."""
-    return A.shape[-1] == A.shape[-2] and not A.lower  # type: ignore[attr-defined]
+    """Whether A is square, and an upper triangle if it is one."""
+    return is_square(A) and not getattr(A, "lower", False)
 
 
-@rule(qr, Triangular, when=is_upper_triangle)
+@rule(qr, ScaledIdentity | Triangular, when=is_upper_triangle)
 @reports_nonfinite
 def qr_triangular(A: Any, method: Any) -> Factors:
     """R = I R"""
-    return identity_like(A), A
+    return broadcast_batch(identity_like(A), A.batch_shape), A
 
 
 @rule(qr, Scaled)
@@ -193,15 +183,10 @@ def all_tall_or_all_wide(A: LinearOperator) -> bool:
     return all(m >= n for m, n in shapes) or all(m <= n for m, n in shapes)
 
 
-@rule(qr, Kronecker, when=all_tall_or_all_wide)
-def qr_kronecker(A: Any, method: Any) -> Factors:
-    """A ⊗ B = (Q ⊗ P) (R ⊗ S) for A = Q R, B = P S, both tall or both wide"""
-    return _by_operands(A, qr, method)
-
-
-@rule(qr, BlockDiag, when=all_tall_or_all_wide)
-def qr_block_diagonal(A: Any, method: Any) -> Factors:
-    """diag(A, B) = diag(Q, P) diag(R, S) for A = Q R, B = P S, both tall or both wide"""
+@rule(qr, Kronecker | BlockDiag, when=all_tall_or_all_wide)
+def qr_by_operands(A: Any, method: Any) -> Factors:
+    """A ⊗ B = (Q ⊗ P) (R ⊗ S) for A = Q R, B = P S, both tall or both wide; the same for
+    diag(A, B)"""
     return _by_operands(A, qr, method)
 
 
@@ -209,7 +194,7 @@ def left_factor_is_unitary_or_tall(A: LinearOperator) -> bool:
     """Whether the first factor has orthonormal columns, and what remains as many in its basis as
     A."""
     Q = A.operands[0]
-    return has_orthonormal_columns(Q) and min(A.shape[-2:]) == min(Q.shape[-1], A.shape[-1])
+    return has_orthonormal_columns(Q) and smaller_side(A) == min(Q.shape[-1], A.shape[-1])
 
 
 @rule(qr, Product, when=left_factor_is_unitary_or_tall)
@@ -217,21 +202,21 @@ def qr_orthonormal_times(A: Any, method: Any) -> Factors:
     """Q A = (Q P) R for A = P R and Q^H Q = I"""
     Q, *rest = operands_in_context(A)
     P, R = qr(Product(*rest), method)
-    return Product(Q, P)._claim(STIEFEL), broadcast_batch(R, A.batch_shape)
+    return Stiefel(Product(Q, P)), broadcast_batch(R, A.batch_shape)
 
 
 @rule(qr, LowRank)
 def qr_low_rank(A: Any, method: Any) -> Factors:
     """U C V^H = (Q P) [R; 0] for U = Q S and S C V^H = P R, which has as many rows as the rank"""
-    xp, k = A.xp, min(A.shape[-2:])
+    xp, k = A.xp, smaller_side(A)
     Q, S = autodiff.qr(xp, A.U)
     inner = S if A.core is None else xp.matmul(S, A.core)
     right = xp.matmul(inner, adjoint(xp, A.U if A.V is None else A.V))
     P, R = qr(Dense(right), method)
-    basis = Dense(xp.matmul(Q, P.to_dense()))._claim(STIEFEL)
-    if basis.shape[-1] == k:
-        return basis, R
-    return completed(basis, k), Block([[R], [Zero(k - basis.shape[-1], A.shape[-1], like=A)]])
+    basis = Stiefel(xp.matmul(Q, P.to_dense()))
+    if missing := k - basis.shape[-1]:
+        return completed(basis, k), Block([[R], [Zero(missing, A.shape[-1], like=A)]])
+    return basis, R
 
 
 # The rules of `cholesky`: factors that keep the structure of the operator.
@@ -268,12 +253,9 @@ def cholesky_diagonal(A: Any, method: Any) -> LinearOperator:
 def _positive_root(c: Any) -> Any:
     """√c of what must be positive: NaN and a status where it is not."""
     xp = namespace_of(c)
-    if xp is None:
-        positive = c.real > 0 and c.imag == 0
-        if not positive:
-            report(Info(Status.NOT_POSITIVE_DEFINITE, method="Cholesky"))
-        return math.sqrt(c.real) if positive else math.nan
-    positive = xp.logical_and(xp.real(c) > 0, xp.imag(c) == 0)
+    if xp is None:  # a number
+        return _positive_root(np.asarray(c)).real.item()
+    positive = (xp.real(c) > 0) & (xp.imag(c) == 0)
     report_positive(xp, xp.all(positive, axis=-1) if c.ndim else positive)
     with ignore_float_errors(xp):
         root = xp.where(positive, xp.sqrt(xp.real(c)), math.nan)
@@ -283,15 +265,11 @@ def _positive_root(c: Any) -> Any:
 def scalar_is_positive(A: LinearOperator) -> bool:
     """Whether the scalar is positive (taken for granted of a real one that cannot be seen)."""
     c: Any = A.scalar  # type: ignore[attr-defined]
-    value, xp = peek_scalar(c), namespace_of(c)
-    if value is not None:
-        return value.real > 0 and value.imag == 0
-    values = xp.peek(c)
-    return (
-        not xp.is_complex(c)
-        if values is None
-        else bool(np.all(np.real(values) > 0) and not np.any(np.imag(values)))
-    )
+    xp = namespace_of(c)
+    values = c if xp is None else xp.peek(c)
+    if values is None:
+        return not xp.is_complex(c)
+    return bool(np.all(np.real(values) > 0) and not np.any(np.imag(values)))
 
 
 @rule(cholesky, Scaled, when=scalar_is_positive)
@@ -309,9 +287,7 @@ def cholesky_conjugate(A: Any, method: Any) -> LinearOperator:
 @rule(cholesky, BlockDiag, when=all_square)
 def cholesky_block_diagonal(A: Any, method: Any) -> LinearOperator:
     """diag(A, B) = diag(L, M) diag(L, M)^H for A = L L^H, B = M M^H"""
-    if (blocks := A.stack()) is not None:
-        return as_blocks(cholesky(blocks, method), len(A.operands))
-    return BlockDiag(*(cholesky(block, method) for block in operands_in_context(A)))
+    return _by_operands(A, lambda block, method: (cholesky(block, method),), method)[0]
 
 
 @rule(cholesky, Kronecker, when=all_square)
@@ -327,11 +303,7 @@ def _of_one_sign(factors: tuple[LinearOperator, ...]) -> tuple[LinearOperator, .
     if known or any(factor.batch_shape or 0 in factor.shape for factor in factors):
         return factors
     values = [peek_scalar(phase(factor[0, 0])) for factor in factors]
-    if (
-        any(value is None for value in values)
-        or all(value == 1 for value in values)
-        or abs(np.prod(values) - 1) > 1e-6
-    ):
+    if None in values or set(values) == {1} or abs(np.prod(values) - 1) > 1e-6:
         return factors
     return tuple(Scaled(value.conjugate(), factor) for value, factor in zip(values, factors))
 
@@ -348,14 +320,12 @@ def cholesky_tridiagonal(A: Any, method: Any) -> LinearOperator:
         if xp.name == "numpy" and not A.batch_shape and (L := _by_host(A)) is not None:
             return L
         pivots = _pivots(xp, xp.real(A.diag), xp.abs(A.lower) if A.is_complex else A.lower)
-        fine = xp.logical_and(xp.all(pivots > 0, axis=-1), _is_mirrored(xp, A.lower, A.upper))
+        fine = xp.all(pivots > 0, axis=-1) & _is_mirrored(xp, A.lower, A.upper)
         if A.is_complex:
-            fine = xp.logical_and(fine, _is_mirrored(xp, A.diag, A.diag))
+            fine = fine & _is_mirrored(xp, A.diag, A.diag)
         d = xp.sqrt(xp.where(fine[..., None], pivots, math.nan))
         report_positive(xp, fine)
-        return Banded._of(
-            (xp.astype(d, A.dtype), A.lower / d[..., :-1]), (0, -1), A.shape[-1], A.shape[-1]
-        )
+        return Banded._of((xp.astype(d, A.dtype), A.lower / d[..., :-1]), (0, -1), *A.shape[-2:])
 
 
 def _by_host(A: Any) -> LinearOperator | None:
@@ -363,23 +333,17 @@ def _by_host(A: Any) -> LinearOperator | None:
     plainly well."""
     from scipy.linalg import get_lapack_funcs
 
-    if (
-        A.shape[-1] < 2
-        or A.dtype.itemsize < 4
-        or not (A.lower is A.upper or np.array_equal(A.lower, np.conj(A.upper)))
-    ):
-        return None
     diag = np.real(A.diag)
-    if A.is_complex and not np.array_equal(diag, A.diag):
+    is_mirrored = A.lower is A.upper or np.array_equal(A.lower, np.conj(A.upper))
+    is_real = not A.is_complex or np.array_equal(diag, A.diag)
+    if A.shape[-1] < 2 or A.dtype.itemsize < 4 or not is_mirrored or not is_real:
         return None
     d, multipliers, failure = get_lapack_funcs("pttrf", (diag, A.lower))(diag, A.lower)
     if failure or not np.all(d > 0):
         return None
     np.sqrt(d, out=d)
     multipliers *= d[:-1]
-    return Banded._of(
-        (d.astype(A.dtype, copy=False), multipliers), (0, -1), A.shape[-1], A.shape[-1]
-    )
+    return Banded._of((d.astype(A.dtype, copy=False), multipliers), (0, -1), *A.shape[-2:])
 
 
 def _is_mirrored(xp: Any, below: Array, above: Array) -> Array:
@@ -391,7 +355,7 @@ def _is_mirrored(xp: Any, below: Array, above: Array) -> Array:
 def _pivots(xp: Any, a: Array, b: Array) -> Array:
     """δ_i+1 = a_i+1 - b_i^2 / δ_i, in parts of the largest entry, lest squares overflow."""
     scale = xp.stop_gradient(xp.max(xp.abs(a), axis=-1, keepdims=True))
-    scale = xp.where(xp.logical_and(scale > 0, xp.isfinite(scale)), scale, 1)
+    scale = xp.where((scale > 0) & xp.isfinite(scale), scale, 1)
     return scale * xp.tridiagonal_pivots(a / scale, (b / scale) ** 2)
 
 
@@ -410,14 +374,11 @@ def cholesky_banded(A: Any, method: Any) -> LinearOperator:
     """A = L L^H, where L has the band of A: n b^2 flops for b diagonals below the main one"""
     from scipy.linalg import LinAlgError, cholesky_banded
 
-    xp, n, batch = A.xp, A.shape[-1], A.batch_shape
-    width = max(map(abs, A.offsets))
+    xp, n, width = A.xp, A.shape[-1], max(map(abs, A.offsets))
     host = A._map(xp.to_numpy)
     band, mirror = (lapack_band(B, width, 0) for B in (host, host._transpose()._conj()))
-    limit = xp.eps(A.dtype) ** 0.5 * (np.abs(band) + np.abs(mirror))
-    fine = np.all(np.abs(band - mirror) <= limit, axis=(-2, -1))
-    fine = np.array(fine)
-    for at in np.ndindex(batch):
+    fine = np.array(np.all(_is_mirrored(get("numpy"), band, np.conj(mirror)), axis=-1))
+    for at in np.ndindex(A.batch_shape):
         try:
             band[at] = cholesky_banded(band[at], lower=True) if fine[at] else np.nan
         except LinAlgError:

@@ -10,26 +10,28 @@ from typing import Any
 import numpy as np
 
 from ... import autodiff
-from ...backends import Array, adjoint
+from ...backends import Array, adjoint, eye_like, inner_products
 from ...dispatch import Choice, Cost, function
 from ...factors.inverse import Implicit, Inverse
 from ...info import Info, is_detailed, report
 from ...methods import CG, LSMR, LSQR, QR, SVD, SVRG, Method, RandomizedSVD, fitting
 from ...methods.lsqr import for_least_squares
 from ...operators import Dense, Diagonal, LinearOperator, Product, Zero
+from ...operators.context import kind_of
 from ...operators.neutral import placed_beside
-from ...status import Status, combine, is_unseen, take_for_granted
+from ...status import Status, combine, first_failure, is_unseen, take_for_granted
 from ..common import (
     MARGIN,
     dense,
     host_value,
     ignore_float_errors,
     is_half,
+    is_square,
     is_traced_or_differentiated,
     is_vector,
     ones_beside,
-    outcome,
     seen_value,
+    smaller_side,
     to_result_dtype,
     values_are_seen,
 )
@@ -45,7 +47,7 @@ from ..solve.auto import (
     try_least_squares,
 )
 from ..solve.cost import MEMORY, least_squares_work
-from ..solve.inverse import rough_norms, worst
+from ..solve.inverse import rough_norms
 
 
 def pseudoinverse(
@@ -112,7 +114,7 @@ def _from_triplets(
     # in a Fourier basis, say, where the product would be complex too
     if U.is_complex and not A.is_complex:
         U, s, V = svd(Dense(A.to_dense()), None, method)
-    return Product(V, Diagonal(inverted(xp, s, s > cutoff(xp, s, A, rtol))), U.H)
+    return Product(V, Diagonal(inverted(xp, s, s > cutoff(A, s, rtol))), U.H)
 
 
 def _by_samples(A: LinearOperator, rtol: Any, method: RandomizedSVD) -> LinearOperator:
@@ -122,16 +124,15 @@ def _by_samples(A: LinearOperator, rtol: Any, method: RandomizedSVD) -> LinearOp
     """
     xp, k = A.xp, None if method.rank is None else min(method.rank, *A.shape[-2:])
     (U, s, V), info = svd(A, k, method, info=True)
-    kept = s > cutoff(xp, s, A, rtol)
+    kept = s > cutoff(A, s, rtol)
     if info.residual is not None and s.shape[-1]:
         with ignore_float_errors(xp):
             held = xp.stop_gradient(s)
             # |A v - s u| / s
             own = xp.where(kept, info.residual * held[..., :1] / xp.where(kept, held, 1), 0)
         converged = own <= method.tolerance(xp, A.dtype)
-        missed = outcome(xp, xp.all(converged), Status.INACCURATE)
-        seen = worst(xp, missed)
-        status = combine([info._status, missed if seen is None else seen])
+        missed = first_failure(xp, (converged, Status.INACCURATE))
+        status = combine([info._status, missed])
         info = info.replace(status=status, residual=own, converged=converged)
     report(info.replace(function="", rule=""))
     return Product(V, Diagonal(inverted(xp, s, kept)), U.H)
@@ -144,36 +145,29 @@ def _with_derivative(
     else that of their vectors."""
     xp = A.xp
     if not A.batch_shape and not svd.find(A).is_base and (parts := factored(A)) is not None:
-        least = cutoff(xp, xp.max(xp.abs(parts.spectrum()), axis=-1, keepdims=True), A, rtol)[
-            ..., 0
-        ]
+        least = cutoff(A, xp.abs(parts.spectrum()), rtol)[..., 0]
         return parts.function(lambda x, least: inverted(xp, x, xp.abs(x) > least), least)
     M = xp.stop_gradient(dense(A)) if svd.find(A).is_base else None
     held = Dense(M) if M is not None else A.detach()
     U, s, V = svd(held, None, method)
-    kept = s > cutoff(xp, s, A, rtol)
+    kept = s > cutoff(A, s, rtol)
     inverse = Product(V, Diagonal(inverted(xp, s, kept)), U.H)
     known = known_pseudoinverse(A, inverse)
+    if known is not None:
+        return known
     visible = host_value(xp, kept)
-    if (
-        known is None
-        and A.shape[-1] == A.shape[-2]
-        and visible is not None
-        and visible.all()
-        and inverse.dtype == A.dtype
-    ):
+    is_regular = is_square(A) and visible is not None and visible.all()
+    if is_regular and inverse.dtype == A.dtype:
         return Inverse._of(A, Implicit._of(A, inverse, None))  # A^+ = A^-1
-    return otherwise() if known is None else known
+    return otherwise()
 
 
 def known_pseudoinverse(A: LinearOperator, inverse: LinearOperator) -> LinearOperator | None:
     """A^+, which is there as `inverse`, with its derivative, if a matrix of its size is among
     its factors anyway; else None."""
-    xp, least = A.xp, min(A.shape[-2:])
-    if not any(
-        isinstance(factor, Dense) and min(factor.shape[-2:]) >= least
-        for factor in inverse.operands or (inverse,)
-    ):
+    xp, least = A.xp, smaller_side(A)
+    factors = inverse.operands or (inverse,)
+    if not any(isinstance(B, Dense) and smaller_side(B) >= least for B in factors):
         return None
     return Dense(to_result_dtype(xp, autodiff.pseudoinverse(xp, dense(A), dense(inverse)), A.dtype))
 
@@ -255,23 +249,21 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
     A = placed_beside(A, b) if A.is_neutral else A  # it takes framework and precision from b
     if is_iterative(chosen):
         return iterate(A, chosen, lambda: _by_iteration(A, b, chosen), partial(solution_like, A, b))
-    if is_automatic(method) and _iterates(A, method):
-        s, like = System.of(A, b), partial(solution_like, A, b)
+    s = System.of(A, b)
+    if _iterates(A, method):
+        like = partial(solution_like, A, b)
         run = lambda lsmr, most: _by_trial(A, s, lsmr, most, method, chosen)
-        if (
-            iteration := try_least_squares(A, method, (s.B,), s.B.shape[-1], run, like)
-        ) is not None:
+        iteration = try_least_squares(A, method, (s.B,), s.B.shape[-1], run, like)
+        if iteration is not None:
             return iteration
-    return _without_trial(A, System.of(A, b), method, chosen)
+    return _without_trial(A, s, method, chosen)
 
 
 def solution_like(A: LinearOperator, b: Array) -> Array:
     """Zeros of the shape of the solution of least squares with the right sides b."""
-    batch, columns = (
-        A.batch_shape if b.ndim < 3 else b.shape[:-2],
-        b.shape[1:] if b.ndim < 3 else b.shape[-1:],
-    )
-    return A.xp.zeros((*batch, A.shape[-1], *columns), dtype=A.dtype, device=A._context.device)
+    batch = A.batch_shape if b.ndim < 3 else b.shape[:-2]
+    columns = b.shape[1:] if b.ndim < 3 else b.shape[-1:]
+    return A.xp.zeros((*batch, A.shape[-1], *columns), **kind_of(A))
 
 
 def _by_trial(
@@ -288,7 +280,7 @@ def _by_trial(
 def _without_trial(A: LinearOperator, s: System, method: Method | None, chosen: Any) -> Choice:
     """The choice where iterations are not tried, or have been tried."""
     like = partial(solution_like, A, s.b)
-    m, n = max(A.shape[-2:]), min(A.shape[-2:])
+    m, n = max(A.shape[-2:]), smaller_side(A)
     qr_cost = Cost(2.0 * math.prod(A.batch_shape) * m * n * n, 8.0 * math.prod(A.shape))
 
     def choice(name: str, why: str, solution: Solution, asked: Any) -> Choice:
@@ -307,7 +299,8 @@ def _without_trial(A: LinearOperator, s: System, method: Method | None, chosen: 
         why = "A is tall: x = R^-1 Q^H b for A = Q R, if R shows that its rank is full"
         return Choice(run, "QR", qr_cost, why, like)
     if has_rules or not values_are_seen(A):
-        return choice("pseudoinverse", "x = A^+ b", partial(_by_pseudoinverse, method), pinv)
+        solution = lambda A, B: (pinv(A, None, method) @ B, None, "")
+        return choice("pseudoinverse", "x = A^+ b", solution, pinv)
     return by_triplets
 
 
@@ -321,18 +314,10 @@ def _judged(A: LinearOperator, s: System, chosen: Method, solution: Solution) ->
     with ignore_float_errors(xp):
         X, full, message = solution(A, B)
         residual = relative_residual(xp, B - A @ X, B)
-        status = outcome(xp, xp.isfinite(residual), Status.NONFINITE)
-        if full is not None:
-            status = xp.where(full[..., None], status, int(Status.SINGULAR))
-    seen = worst(xp, status)
-    report(
-        Info(
-            status if seen is None else seen,
-            residual=residual,
-            method=chosen.name,
-            message=message,
-        )
-    )
+    is_full = full is None or full[..., None]
+    fine = xp.isfinite(residual)
+    status = first_failure(xp, (is_full, Status.SINGULAR), (fine, Status.NONFINITE))
+    report(Info(status, residual=residual, method=chosen.name, message=message))
     return s.answer(X)
 
 
@@ -340,22 +325,16 @@ def _by_iteration(A: LinearOperator, b: Any, method: Any) -> Any:
     """A^+ b by CG, LSQR, LSMR or SVRG: nothing is factored."""
     vector = b.ndim == 1
     B = b[:, None] if vector else b
-    if isinstance(method, SVRG) and 0 not in A.shape:
-        # From zero all steps stay in the range of A^H, so that of all solutions it is the one of
-        # smallest norm.
-        X, info = iterated(A.H @ A, method).run(A.H @ B, vector)
-        residual = relative_residual(A.xp, B - A @ X, B)
-        report(info.replace(residual=A.xp.stop_gradient(residual[..., 0] if vector else residual)))
-    else:
+    if not isinstance(method, SVRG) or 0 in A.shape:
         X = iterated(A, method, consistent=False).solve(B, vector)
-    return X[..., 0] if vector else X
-
-
-def _by_pseudoinverse(
-    method: Method | None, A: LinearOperator, B: Array
-) -> tuple[Array, None, str]:
-    """A^+ B"""
-    return pinv(A, None, method) @ B, None, ""
+        return X[..., 0] if vector else X
+    # From zero all steps stay in the range of A^H, so that of all solutions it is the one of
+    # smallest norm.
+    X, info = iterated(A.H @ A, method).run(A.H @ B, vector)
+    residual = A.xp.stop_gradient(relative_residual(A.xp, B - A @ X, B))
+    X, residual = (X[..., 0], residual[..., 0]) if vector else (X, residual)
+    report(info.replace(residual=residual))
+    return X
 
 
 def _by_triplets(method: Method | None, A: LinearOperator, B: Array) -> tuple[Array, None, str]:
@@ -366,13 +345,13 @@ def _by_triplets(method: Method | None, A: LinearOperator, B: Array) -> tuple[Ar
         U, s, V = svd(Dense(R), None, method)
     else:
         U, s, V = svd(A, None, method)
-    kept = s > cutoff(xp, s, A)
+    kept = s > cutoff(A, s)
     visible, message = host_value(xp, kept) if is_detailed() else None, ""
     if visible is not None and not visible.all():
         ranks = visible.sum(-1)
-        known, full = ranks if ranks.ndim else int(ranks), min(A.shape[-2:])
+        known, full = ranks if ranks.ndim else int(ranks), smaller_side(A)
         message = f"the rank is {known} of {full}: the solution of smallest norm"
-    B = B if Q is None else xp.matmul(adjoint(xp, Q), B)
+    B = B if Q is None else inner_products(xp, Q, B)
     return V @ (inverted(xp, s, kept)[..., None] * (U.H @ B)), None, message
 
 
@@ -398,25 +377,20 @@ def _by_triangle(A: LinearOperator, s: System, otherwise: Callable[[], Array]) -
     the largest at most |R|_F, so the rank is full where |R|_F |R^-1|_F is well below the reciprocal
     of the cutoff.
     """
-    xp, B, M, (m, n) = s.xp, s.B, dense(A), A.shape[-2:]
+    xp, M, (m, n) = s.xp, dense(A), A.shape[-2:]
+    has_full_rank = partial(_has_full_rank, MARGIN * m * xp.eps(M.dtype))
     with ignore_float_errors(xp):
-        triangle = xp.qr_triangle(xp.concat([M, B], axis=-1))
+        triangle = xp.qr_triangle(xp.concat([M, s.B], axis=-1))
         R = triangle[..., :n, :n]
-        I = xp.eye(n, dtype=M.dtype, device=xp.device_of(M))
-        inverse = xp.solve_triangular(R, I, lower=False)
-        if is_unseen(R):
-            X = xp.solve_triangular(R, triangle[..., :n, n:], lower=False)
-            sizes = [rough_norms(xp, Y, (-2, -1)) for Y in (R, inverse, X)]
-            return (
-                s.answer(X)
-                if take_for_granted(partial(_has_full_rank, MARGIN * m * xp.eps(M.dtype)), *sizes)
-                else otherwise()
-            )
-        condition = xp.vector_norm(R, axis=(-2, -1)) * xp.vector_norm(inverse, axis=(-2, -1))
-        if not bool(xp.all(MARGIN * m * xp.eps(M.dtype) * condition < 1)):
-            return otherwise()
+        inverse = xp.solve_triangular(R, eye_like(xp, R), lower=False)
         X = xp.solve_triangular(R, triangle[..., :n, n:], lower=False)
-        return s.answer(X) if bool(xp.all(xp.isfinite(X))) else otherwise()
+        if is_unseen(R):
+            sizes = [rough_norms(xp, Y, (-2, -1)) for Y in (R, inverse, X)]
+            is_full = take_for_granted(has_full_rank, *sizes)
+        else:
+            sizes = [xp.vector_norm(Y, axis=(-2, -1)) for Y in (R, inverse, X)]
+            is_full = has_full_rank(*(host_value(xp, size) for size in sizes))
+        return s.answer(X) if is_full else otherwise()
 
 
 def _has_full_rank(factor: float, size: Any, inverse_size: Any, x: Any) -> bool:
@@ -438,7 +412,7 @@ def _by_qr(A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
     is_full = seen is None or seen.all()
     message = "" if is_full else "A does not have full rank, which QR needs; use SVD()"
     if tall:
-        X = xp.solve_triangular(R, xp.matmul(adjoint(xp, Q), B), lower=False)
+        X = xp.solve_triangular(R, inner_products(xp, Q, B), lower=False)
     else:
         X = xp.matmul(Q, xp.solve_triangular(R, B, lower=False, adjoint=True))
     return X, full, message

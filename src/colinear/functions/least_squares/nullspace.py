@@ -22,7 +22,6 @@ from ...operators import (
     Circulant,
     Conjugate,
     Convolution,
-    Dense,
     Diagonal,
     Identity,
     Kronecker,
@@ -39,9 +38,10 @@ from ...operators import (
     Zero,
     hstack,
 )
+from ...operators.context import kind_of
 from ...operators.sparse_algebra import SHIFT
 from ...operators.tree import Index
-from ...properties import POSITIVE_DEFINITE, STIEFEL
+from ...properties import POSITIVE_DEFINITE, STIEFEL, Stiefel
 from ...status import Status
 from ..common import (
     array_like,
@@ -53,15 +53,17 @@ from ..common import (
     host_value,
     identity_like,
     in_context,
+    is_square,
     is_traced_or_differentiated,
     largest_rank,
     once_each,
     operands_in_context,
     orthonormal,
     reports_nonfinite,
+    smaller_side,
     to_result_dtype,
 )
-from ..singular import cutoff, norm, svd
+from ..singular import cutoff, norm, relative_cutoff, svd
 from ..spectrum.order import grid_of, is_periodic, reordered, symbol
 from ..spectrum.shift_invert import sampled_nullspace
 from . import checked_rtol
@@ -97,42 +99,34 @@ def orthonormal_nullspace(
     checked_rtol("nullspace", rtol)
     if 0 in A.shape[-2:]:
         return identity_like(A)
-    (m, n), batch, like = A.shape[-2:], math.prod(A.batch_shape), partial(null_vectors_like, A)
+    (m, n), batch = A.shape[-2:], math.prod(A.batch_shape)
+    like = lambda: identity_like(A)[:, : max(n - m, 0)]  # it has as many columns at least
     if isinstance(method, SVRG):
         cost = Cost(method.typical(m, n) * A.flops, 8.0 * n * method.vectors)
         return Choice(lambda: sampled_nullspace(A, rtol, method), "SVRG", cost, "asked for", like)
-    cost, why = (
-        Cost(20.0 * batch * m * n * n, 8.0 * batch * n * n),
-        "the right singular vectors of the negligible singular values",
-    )
-    return Choice(
-        lambda: null_vectors(A, lambda s: cutoff(A.xp, s, A, rtol)), "SVD", cost, why, like
-    )
-
-
-def null_vectors_like(A: LinearOperator) -> LinearOperator:
-    """Columns of the identity, as many as the null space has at least."""
-    return identity_like(A)[:, : max(A.shape[-1] - A.shape[-2], 0)]
+    cost = Cost(20.0 * batch * m * n * n, 8.0 * batch * n * n)
+    why = "the right singular vectors of the negligible singular values"
+    return Choice(lambda: null_vectors(A, lambda s: cutoff(A, s, rtol)), "SVD", cost, why, like)
 
 
 def null_vectors(A: LinearOperator, limit: Callable[[Array], Array]) -> LinearOperator:
     """Right singular vectors of the singular values up to `limit(s)`, and those that have none."""
     xp, M = A.xp, dense(A)
-    refuse_traced(xp, xp.stop_gradient(M))
-    U, s, Vh = xp.svd(xp.stop_gradient(M), full_matrices=True)
+    held = xp.stop_gradient(M)
+    refuse_traced(xp, held)
+    U, s, Vh = xp.svd(held, full_matrices=True)
     found = xp.fetch([xp.sum(s > limit(s), axis=-1), xp.all(xp.isfinite(s), axis=-1)])
     ranks, finite = map(np.asarray, found)
     if not finite.all():
         report(Info(Status.NONFINITE, method="SVD"))
     # of NaN there is no rank: it takes that of the others
     rank = same_throughout(A, ranks[finite] if finite.any() else ranks)
-    V = adjoint(xp, Vh)
-    kept, V = V[..., :rank], V[..., rank:]
+    rows, V = adjoint(xp, Vh[..., :rank, :]), adjoint(xp, Vh[..., rank:, :])
     report(Info(method="SVD"))
     if xp.is_differentiated(M) and 0 not in V.shape:
-        inverse = xp.matmul(kept / s[..., None, :rank], adjoint(xp, U[..., :rank]))
+        inverse = xp.matmul(rows / s[..., None, :rank], adjoint(xp, U[..., :rank]))
         V = autodiff.nullspace(xp, M, V, inverse)
-    return Dense(to_result_dtype(xp, V, A.dtype))._claim(STIEFEL)
+    return Stiefel(to_result_dtype(xp, V, A.dtype))
 
 
 def visible(xp: Any, x: Array) -> Array:
@@ -165,7 +159,7 @@ def same_throughout(A: LinearOperator, ranks: Any) -> int:
 
 def _rank(A: LinearOperator, s: Array, rtol: Any) -> int:
     """The number of singular values that are not negligible, the same throughout a batch."""
-    kept = s > cutoff(A.xp, s, A, checked_rtol("nullspace", rtol))
+    kept = s > cutoff(A, s, checked_rtol("nullspace", rtol))
     return same_throughout(A, visible(A.xp, kept).sum(-1))
 
 
@@ -191,15 +185,11 @@ def moved(A: LinearOperator) -> np.ndarray | None:
     if not isinstance(A, Sum) or len(A.operands) != 2 or len(A.shape) != 2 or not A.shape[-1]:
         return None
     P, shift = sorted(A.operands, key=lambda term: isinstance(term, ScaledIdentity))
-    if (
-        not isinstance(shift, ScaledIdentity)
-        or not isinstance(shift.c, int | float | complex)
-        or shift.c != -1
-    ):
+    c = shift.c if isinstance(shift, ScaledIdentity) else None
+    if not isinstance(c, int | float | complex) or c != -1:
         return None
-    factors = P.operands if isinstance(P, Kronecker) else (P,)
     p = np.zeros(1, np.int64)
-    for factor in factors:
+    for factor in P.operands if isinstance(P, Kronecker) else (P,):
         if isinstance(factor, Permutation) and isinstance(factor.perm, Index):
             q = factor.perm.host
         elif isinstance(factor, Identity):
@@ -212,10 +202,8 @@ def moved(A: LinearOperator) -> np.ndarray | None:
 
 def leaves_orbits(A: Any) -> bool:
     """Whether it is a permutation less the identity, or several under each other."""
-    rows = [row[0] for row in A.blocks if len(row) == 1] if isinstance(A, Block) else [A]
-    return len(rows) == len(getattr(A, "blocks", rows)) and all(
-        B is not None and moved(B) is not None for B in rows
-    )
+    rows = A.blocks if isinstance(A, Block) else ((A,),)
+    return all(len(row) == 1 and moved(row[0]) is not None for row in rows)
 
 
 @rule(nullspace, MOVED, when=leaves_orbits)
@@ -230,15 +218,13 @@ def nullspace_orbits(A: Any, rtol: Any, method: Any) -> LinearOperator:
     # path through all places.
     if checked_rtol("nullspace", rtol) is not None and rtol > 1 / (2 * n * math.sqrt(len(parts))):
         return nullspace.base(A, rtol, method)
-    ends = np.concatenate([p for part in parts if (p := moved(part)) is not None])
+    ends = np.concatenate([moved(part) for part in parts])
     starts = np.tile(np.arange(n), len(parts))
     graph = coo_array((np.ones(ends.size, np.int8), (starts, ends)), shape=(n, n))
     count, orbit = connected_components(graph, directed=False)
     weights = 1 / np.sqrt(np.bincount(orbit))
     basis = Sparse(coo_array((weights[orbit], (np.arange(n), orbit)), shape=(n, count)).tocsr())
-    if A.is_neutral:
-        return basis._claim(STIEFEL)
-    return basis.to(backend=A.backend, device=A._context.device, dtype=A.dtype)._claim(STIEFEL)
+    return Stiefel(basis if A.is_neutral else basis.to(backend=A.backend, **kind_of(A)))
 
 
 # The rules of `nullspace`: orthonormal bases that keep the structure of the parts.
@@ -278,18 +264,9 @@ def nullspace_zero(A: Any, rtol: Any, method: Any) -> LinearOperator:
 @reports_nonfinite
 def nullspace_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(diag(d)): the columns of I where d is zero"""
-    xp, size = A.xp, A.xp.abs(A.d)
-    if not A.shape[-1]:
-        return identity_like(A, 0)
-    kept = size > cutoff(
-        xp, xp.max(size, axis=-1, keepdims=True), A, checked_rtol("nullspace", rtol)
-    )
-    rank = same_throughout(A, visible(xp, kept).sum(-1))
-    return reordered(
-        identity_like(A),
-        xp.argsort(kept * 1, axis=-1, stable=True),
-        A.shape[-1] - rank,
-    )
+    size = A.xp.abs(A.d)
+    nullity = A.shape[-1] - _rank(A, size, rtol)
+    return reordered(identity_like(A), A.xp.argsort(size, axis=-1, stable=True), nullity)
 
 
 @rule(nullspace, Projection)
@@ -297,7 +274,7 @@ def nullspace_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
 def nullspace_projection(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(Q Q^H): what completes Q to a basis"""
     checked_rtol("nullspace", rtol)
-    return complement(Dense(A.Q)._claim(STIEFEL))
+    return complement(Stiefel(A.Q))
 
 
 @rule(nullspace, LowRank)
@@ -318,24 +295,18 @@ def nullspace_circulant(A: Any, rtol: Any, method: Any) -> LinearOperator:
     a real operator"""
     xp, n, grid = A.xp, A.shape[-1], grid_of(A)
     size = xp.reshape(xp.abs(symbol(A)), (n,))
-    limit = cutoff(xp, xp.max(size, axis=-1, keepdims=True), A, checked_rtol("nullspace", rtol))
-    kept = visible(xp, size > limit)
+    kept = visible(xp, size > cutoff(A, size, checked_rtol("nullspace", rtol)))
     if not np.isfinite(visible(xp, size)).all():
         return nullspace.base(A, rtol, method)
-    # their frequencies, one for each axis
-    waves = np.stack(np.unravel_index(np.flatnonzero(~kept), grid))
+    own = np.flatnonzero(~kept)
+    waves = np.stack(np.unravel_index(own, grid))  # their frequencies, one for each axis
     places = np.stack(np.unravel_index(np.arange(n), grid))
     angles = 2 * np.pi * sum(np.outer(p, w) % m / m for p, w, m in zip(places, waves, grid))
     V = np.exp(1j * angles) / np.sqrt(n)
     if not A.is_complex:  # of w and -w, one gives its cosine and the other its sine
-        opposite = (
-            np.ravel_multi_index([-w % m for w, m in zip(waves, grid)], grid)
-            if waves.size
-            else waves[0]
-        )
-        own = np.flatnonzero(~kept)
+        opposite = np.ravel_multi_index([-w % m for w, m in zip(waves, grid)], grid)
         V = np.where(own == opposite, V.real, np.sqrt(2) * np.where(own < opposite, V.real, V.imag))
-    return Dense(array_like(A, V))._claim(STIEFEL)
+    return Stiefel(array_like(A, V))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -343,11 +314,15 @@ def nullspace_circulant(A: Any, rtol: Any, method: Any) -> LinearOperator:
 
 def scalars_are_alike(A: LinearOperator) -> bool:
     """Whether the scalar can be seen, and is zero throughout a batch or nowhere."""
-    c: Any = A.c if isinstance(A, ScaledIdentity) else A.scalar  # type: ignore[attr-defined]
+    c = _scalars(A)
+    return c is not None and len(set((c != 0).reshape(-1).tolist())) == 1
+
+
+def _scalars(A: Any) -> Any:
+    """The scalar, or those of a batch, on the host; None where they cannot be seen."""
+    c: Any = A.c if isinstance(A, ScaledIdentity) else A.scalar
     xp = namespace_of(c)
-    if xp is None:
-        return True
-    return not xp.is_traced(c) and len(set((xp.to_numpy(c) != 0).reshape(-1).tolist())) == 1
+    return np.asarray(c) if xp is None else host_value(xp, c)
 
 
 @rule(nullspace, ScaledIdentity | Scaled, when=scalars_are_alike)
@@ -355,15 +330,11 @@ def scalars_are_alike(A: LinearOperator) -> bool:
 def nullspace_scaled(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(c A) = null(A), or everything if c = 0"""
     checked_rtol("nullspace", rtol)
-    c: Any = A.c if isinstance(A, ScaledIdentity) else A.scalar
-    xp = namespace_of(c)
-    if not (c != 0 if xp is None else xp.to_numpy(c).reshape(-1)[0] != 0):
+    if not _scalars(A).any():
         return identity_like(A)
-    return (
-        nothing(A)
-        if isinstance(A, ScaledIdentity)
-        else nullspace(operands_in_context(A)[0], rtol, method)
-    )
+    if isinstance(A, ScaledIdentity):
+        return nothing(A)
+    return nullspace(operands_in_context(A)[0], rtol, method)
 
 
 @rule(nullspace, Conjugate)
@@ -375,7 +346,7 @@ def nullspace_conjugate(A: Any, rtol: Any, method: Any) -> LinearOperator:
 @rule(nullspace, Adjoint | Transpose)
 def nullspace_adjoint(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(A^H): what completes the left singular vectors of A to a basis; its conjugate for A^T"""
-    U, s, _ = svd(A.A, min(A.shape[-2:]), method)
+    U, s, _ = svd(A.A, smaller_side(A), method)
     rank = _rank(A, s, rtol)
     found = complement(first_columns(U, rank)) if rank else identity_like(A)
     return found if isinstance(A, Adjoint) else found.conj()
@@ -402,7 +373,7 @@ def right_factor_is_unitary(A: LinearOperator) -> bool:
 def nullspace_of_times_unitary(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(A Q) = Q^H null(A) for unitary Q"""
     *rest, Q = operands_in_context(A)
-    return Product(Q.H, nullspace(Product(*rest), rtol, method))._claim(STIEFEL)
+    return Stiefel(Product(Q.H, nullspace(Product(*rest), rtol, method)))
 
 
 @rule(nullspace, Kronecker)
@@ -412,17 +383,17 @@ def nullspace_kronecker(A: Any, rtol: Any, method: Any) -> LinearOperator:
     rest = Kronecker(*others)
     N, M = nullspace(first, rtol, method), nullspace(rest, rtol, method)
     if not N.shape[-1]:  # the rows of A span everything
-        return Kronecker(identity_like(A, first.shape[-1]), M)._claim(STIEFEL)
-    everything = Kronecker(N, identity_like(A, rest.shape[-1]))._claim(STIEFEL)
-    if not M.shape[-1] or N.shape[-1] == N.shape[-2]:
+        return Stiefel(Kronecker(identity_like(A, first.shape[-1]), M))
+    everything = Stiefel(Kronecker(N, identity_like(A, rest.shape[-1])))
+    if not M.shape[-1] or is_square(N):
         return everything
-    return hstack(everything, Kronecker(complement(N), M))._claim(STIEFEL)
+    return Stiefel(hstack(everything, Kronecker(complement(N), M)))
 
 
 def _relative_to(A: LinearOperator, sizes: list[float], i: int, rtol: Any) -> float | None:
     """`rtol` for part i, so that negligible is what is so beside the largest part."""
-    base = max(A.shape[-2:]) * A.xp.eps(A.dtype) if rtol is None else rtol
-    return base * max(sizes) / sizes[i] if 0 < sizes[i] <= max(sizes) < math.inf else None
+    is_plain = 0 < sizes[i] <= max(sizes) < math.inf
+    return relative_cutoff(A, rtol) * max(sizes) / sizes[i] if is_plain else None
 
 
 def _sizes(A: LinearOperator, rtol: Any) -> list[float]:
@@ -455,16 +426,15 @@ def _nullspaces(A: Any, rtol: Any, method: Any, sizes: list[float]) -> LinearOpe
             return identity_like(A, block.shape[-1])
         return nullspace(in_context(block, A), limit, method)
 
-    return BlockDiag(*once_each(null_of, A.operands))._claim(STIEFEL)
+    return Stiefel(BlockDiag(*once_each(null_of, A.operands)))
 
 
 def is_a_stack(A: Any) -> bool:
     """Whether the blocks stand in one column, and none is empty (nor each a permutation less the
     identity, of which more is known)."""
-    one_column = all(len(row) == 1 for row in A.blocks) and all(
-        0 not in B.shape[-2:] for B in A.operands
-    )
-    return one_column and not leaves_orbits(A)
+    one_column = all(len(row) == 1 for row in A.blocks)
+    has_empty = any(0 in B.shape[-2:] for B in A.operands)
+    return one_column and not has_empty and not leaves_orbits(A)
 
 
 @rule(nullspace, Block, when=is_a_stack)
@@ -472,16 +442,10 @@ def nullspace_stack(A: Any, rtol: Any, method: Any) -> Any:
     """null([A; B]) = N null(B N) for N = null(A), the intersection of both"""
     checked_rtol("nullspace", rtol)
 
-    def of_images(M: LinearOperator, limit: float) -> LinearOperator:
-        return null_vectors(M, lambda s: limit + 0 * s)
-
-    def like(M: LinearOperator, limit: float) -> LinearOperator:
-        return nullspace(M, rtol, method)
-
-    found = partial(_intersection, A, rtol, method)
-    return Choice(
-        lambda: found(_sizes(A, rtol), of_images), like=lambda: found([1.0] * len(A.operands), like)
-    )
+    of_images = lambda M, limit: null_vectors(M, lambda s: limit + 0 * s)
+    like = lambda M, limit: nullspace(M, rtol, method)
+    ones, found = [1.0] * len(A.operands), partial(_intersection, A, rtol, method)
+    return Choice(lambda: found(_sizes(A, rtol), of_images), like=lambda: found(ones, like))
 
 
 def _intersection(
@@ -489,12 +453,12 @@ def _intersection(
 ) -> LinearOperator:
     """The intersection of the null spaces of blocks of these sizes; `of_images(B N, limit)` is
     the null space of B N."""
-    limit = max(sizes) * (max(A.shape[-2:]) * A.xp.eps(A.dtype) if rtol is None else rtol)
+    limit = max(sizes) * relative_cutoff(A, rtol)
     first, *rest = operands_in_context(A)
 
     def restrict(N: LinearOperator, B: LinearOperator) -> LinearOperator:
         if not N.shape[-1]:
             return N
-        return Product(N, of_images(Product(B, N), limit))._claim(STIEFEL)
+        return Stiefel(Product(N, of_images(Product(B, N), limit)))
 
     return reduce(restrict, rest, nullspace(first, _relative_to(A, sizes, 0, rtol), method))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...backends import Array, adjoint, namespace_of
+from ...backends import Array, inner_products, namespace_of, without_zeros
 from ...dispatch import Choice, rule
 from ...factors.function import KroneckerFunction
 from ...factors.inverse import Inverse
@@ -39,8 +39,9 @@ from ...operators import (
     Tridiagonal,
     Zero,
 )
+from ...operators.diagonal import scalar_of
 from ...properties import POSITIVE_DEFINITE
-from ...status import Status, is_unseen, take_for_granted
+from ...status import Status, first_failure, is_unseen, take_for_granted
 from ..common import (
     MARGIN,
     has_no_zero,
@@ -49,40 +50,36 @@ from ..common import (
     low_rank_sides,
     operands_in_context,
     orthonormal,
-    outcome,
     reports_nonfinite,
     seen_value,
     values_are_seen,
 )
-from ..singular import svd
-from ..singular.rules import each_svd, left_factor_is_orthonormal, right_factor_is_orthonormal
+from ..singular import cutoff, svd
+from ..singular.rules import (
+    COMPOSED,
+    SIMPLE,
+    each_svd,
+    left_factor_is_orthonormal,
+    right_factor_is_orthonormal,
+)
 from ..solve import System, relative_residual, right_side
 from ..solve.elimination import condition
-from ..solve.inverse import column_norms, inv, worst
-from ..spectrum.order import grid_of, is_periodic, symbol
+from ..solve.inverse import column_norms, inv
+from ..spectrum.order import end_to_end, grid_of, is_periodic, symbol
 from . import checked_rtol, inverted, known_pseudoinverse, lstsq, pinv, solution_like
 
-COMPOSED = Kronecker | BlockDiag | Product | Scaled | Transpose | Adjoint | Conjugate | Inverse
-SIMPLE = Diagonal | ScaledIdentity | Circulant | Convolution | LowRank | Zero | Projection
 SOLVED = Sum | KroneckerSum | Tridiagonal | Banded | Toeplitz
 
 
 def negligible(A: LinearOperator, sizes: Array, rtol: Any) -> Array:
     """The size up to which numbers count as zero beside the largest of `sizes`."""
-    xp = A.xp
-    largest = xp.max(sizes, axis=-1, keepdims=True) if sizes.shape[-1] else sizes
-    return largest * (
-        max(A.shape[-2:]) * xp.eps(A.dtype) if checked_rtol("pinv", rtol) is None else rtol
-    )
+    return cutoff(A, sizes, checked_rtol("pinv", rtol))
 
 
-# --------------------------------------------------------------------------------------------------
-
-
-@rule(pinv, orthonormal(COMPOSED, SIMPLE, SOLVED, KroneckerFunction))
+@rule(pinv, orthonormal(COMPOSED, SIMPLE, SOLVED, KroneckerFunction) | Zero | Projection)
 @reports_nonfinite
-def pinv_orthonormal(A: Any, rtol: Any, method: Any) -> LinearOperator:
-    """Q^+ = Q^H where Q^H Q = I"""
+def pinv_isometry(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """A^+ = A^H where A^H A is a projection: of orthonormal columns, of projections and of 0"""
     checked_rtol("pinv", rtol)
     return A.H
 
@@ -108,21 +105,6 @@ def _inverted_scalar(c: Any) -> Any:
     return (1 / c if c else 0 * c) if xp is None else xp.asarray(inverted(xp, c, c != 0))
 
 
-@rule(pinv, Zero)
-def pinv_zero(A: Any, rtol: Any, method: Any) -> LinearOperator:
-    """0^+ = 0^T"""
-    checked_rtol("pinv", rtol)
-    return A.T
-
-
-@rule(pinv, Projection)
-@reports_nonfinite
-def pinv_projection(A: Any, rtol: Any, method: Any) -> LinearOperator:
-    """(Q Q^H)^+ = Q Q^H"""
-    checked_rtol("pinv", rtol)
-    return A
-
-
 @rule(pinv, Circulant | Convolution, when=is_periodic)
 @reports_nonfinite
 def pinv_circulant(A: Any, rtol: Any, method: Any) -> LinearOperator:
@@ -133,10 +115,9 @@ def pinv_circulant(A: Any, rtol: Any, method: Any) -> LinearOperator:
     limit = negligible(A, xp.reshape(size, A.shape[:-1]), rtol)
     limit = xp.reshape(limit, (*A.batch_shape, *(1 for _ in grid)))
     kernel = xp.ifftn(inverted(xp, values, size > limit), axes=tuple(range(-len(grid), 0)))
-    kernel = kernel if A.is_complex else xp.astype(xp.real(kernel), A.dtype)
-    return (Circulant(kernel) if isinstance(A, Circulant) else Convolution(kernel, grid))._claim(
-        A._claims
-    )
+    kernel = xp.astype(kernel, A.dtype)
+    found = Circulant(kernel) if isinstance(A, Circulant) else Convolution(kernel, grid)
+    return found._claim(A._claims)
 
 
 @rule(pinv, LowRank, direct=True)
@@ -144,9 +125,8 @@ def pinv_low_rank(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """(U C V^H)^+ = Y Σ^+ X^H for the singular triplets X, Σ, Y of the QR factors, of the size
     of the rank"""
     X, s, Y = svd(A, largest_rank(A), method)
-    return Product(Y, Diagonal(inverted(A.xp, s, s > negligible(A, s, rtol))), X.H)._claim(
-        A._claims
-    )
+    D = Diagonal(inverted(A.xp, s, s > negligible(A, s, rtol)))
+    return Product(Y, D, X.H)._claim(A._claims)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -166,32 +146,22 @@ def pinv_kronecker(A: Any, rtol: Any, method: Any) -> LinearOperator:
 @rule(pinv, BlockDiag, direct=True)
 def pinv_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """diag(A, B)^+ = diag(A^+, B^+), where negligible is what is so beside the largest of all"""
-    xp = A.xp
-    if values_are_seen(A) and (stack := A.stack()) is not None:
-        (U, s, V), count = svd(stack, None, method), len(A.operands)
+    xp, blocks, is_seen = A.xp, operands_in_context(A), values_are_seen(A)
+    if is_seen and (stack := A.stack()) is not None:
+        (U, s, V), count = svd(stack, None, method), len(blocks)
         s = xp.reshape(s, (*A.batch_shape, -1))
         D = Diagonal(inverted(xp, s, s > negligible(A, s, rtol)))
         return Product(as_blocks(V, count), D, as_blocks(U, count).H)._claim(A._claims)
-    triplets = each_svd(operands_in_context(A), max(A.shape[-2:]), method)
+    triplets = each_svd(blocks, max(A.shape[-2:]), method)
     # in a Fourier basis: each to its own rounding
     if not A.is_complex and any(U.is_complex for U, _, _ in triplets):
-        return BlockDiag(*(pinv(block, rtol, method) for block in operands_in_context(A)))._claim(
-            A._claims
-        )
-    limit = negligible(
-        A,
-        xp.concat(
-            [xp.broadcast_to(s, (*A.batch_shape, s.shape[-1])) for _, s, _ in triplets], axis=-1
-        ),
-        rtol,
-    )
-    blocks = [Product(V, Diagonal(inverted(xp, s, s > limit)), U.H) for U, s, V in triplets]
-    if not values_are_seen(A):
-        known = [
-            known_pseudoinverse(*pair) for pair in zip(operands_in_context(A), blocks, strict=True)
-        ]
-        blocks = [block if own is None else own for block, own in zip(blocks, known, strict=True)]
-    return BlockDiag(*blocks)._claim(A._claims)
+        return BlockDiag(*(pinv(block, rtol, method) for block in blocks))._claim(A._claims)
+    limit = negligible(A, end_to_end(A, [s for _, s, _ in triplets]), rtol)
+    found: Any = [Product(V, Diagonal(inverted(xp, s, s > limit)), U.H) for U, s, V in triplets]
+    if not is_seen:
+        known = map(known_pseudoinverse, blocks, found)
+        found = [X if own is None else own for X, own in zip(found, known)]
+    return BlockDiag(*found)._claim(A._claims)
 
 
 @rule(pinv, Product, when=left_factor_is_orthonormal)
@@ -215,22 +185,10 @@ def pinv_scaled(A: Any, rtol: Any, method: Any) -> LinearOperator:
     return Scaled(_inverted_scalar(A.scalar), pinv(A.A, rtol, method))._claim(A._claims)
 
 
-@rule(pinv, Transpose)
-def pinv_transpose(A: Any, rtol: Any, method: Any) -> LinearOperator:
-    """(A^T)^+ = (A^+)^T"""
-    return pinv(A.A, rtol, method).T
-
-
-@rule(pinv, Adjoint)
-def pinv_adjoint(A: Any, rtol: Any, method: Any) -> LinearOperator:
-    """(A^H)^+ = (A^+)^H"""
-    return pinv(A.A, rtol, method).H
-
-
-@rule(pinv, Conjugate)
-def pinv_conjugate(A: Any, rtol: Any, method: Any) -> LinearOperator:
-    """conj(A)^+ = conj(A^+)"""
-    return pinv(A.A, rtol, method).conj()
+@rule(pinv, Adjoint | Transpose | Conjugate)
+def pinv_turned(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """(A^H)^+ = (A^+)^H, (A^T)^+ = (A^+)^T and conj(A)^+ = conj(A^+)"""
+    return type(A)(pinv(A.A, rtol, method))
 
 
 @rule(pinv, Inverse, when=has_own_rounding)
@@ -278,16 +236,15 @@ def is_regularised_stack(A: LinearOperator) -> bool:
     has a structured inverse."""
     if any(len(row) > 1 for row in A.blocks) or A.shape[-1] == 0 or A.is_neutral:  # type: ignore[attr-defined]
         return False
-    full = any(
-        isinstance(B, Identity) or (isinstance(B, (Diagonal, ScaledIdentity)) and _is_regular(B))
-        for B in A.operands
-    )
-    return full and not inv.find(gram(A)).is_base
+    return any(map(_is_regular, A.operands)) and not inv.find(gram(A)).is_base
 
 
 def _is_regular(B: Any) -> bool:
-    d = B.d if isinstance(B, Diagonal) else B.c
-    return bool(d != 0) if namespace_of(d) is None else has_no_zero(d)
+    """Whether B is diagonal, and no zero is seen there."""
+    if not isinstance(B, Identity | ScaledIdentity | Diagonal):
+        return False
+    d = B.d if isinstance(B, Diagonal) else scalar_of(B)
+    return d != 0 if namespace_of(d) is None else has_no_zero(d)
 
 
 def gram(A: LinearOperator) -> LinearOperator:
@@ -298,7 +255,7 @@ def gram(A: LinearOperator) -> LinearOperator:
 def _gram_of(B: Any) -> LinearOperator:
     if isinstance(B, LowRank):  # V C^H (U^H U) C V^H
         left, V = low_rank_sides(B)
-        return LowRank(V, core=B.xp.matmul(adjoint(B.xp, left), left))
+        return LowRank(V, core=inner_products(B.xp, left, left))
     return LowRank(B.H.A) if isinstance(B, Dense) and B.shape[-2] < B.shape[-1] else B.H @ B  # type: ignore[attr-defined]
 
 
@@ -324,11 +281,9 @@ def _by_normal_equations(A: Any, b: Any, method: Any, inverse: LinearOperator, i
         X = X + inverse @ (A.H @ (s.B - A @ X))
         R = s.B - A @ X
         gradient = column_norms(xp, start)
-        gradient = column_norms(xp, A.H @ R) / xp.where(gradient == 0, 1, gradient)
-        status = outcome(xp, gradient <= xp.eps(s.dtype) ** 0.5, Status.INACCURATE)
-    seen = worst(xp, status)
-    if seen is not None and (seen is not Status.SUCCESS or info.failed):
+        gradient = column_norms(xp, A.H @ R) / without_zeros(xp, gradient)
+        status = first_failure(xp, (gradient <= xp.eps(s.dtype) ** 0.5, Status.INACCURATE))
+    if isinstance(status, Status) and (status is not Status.SUCCESS or info.failed):
         return lstsq.base(A, b, method)
-    residual = relative_residual(xp, R, s.B)
-    report(Info(status if seen is None else seen, residual=residual, method="normal equations"))
+    report(Info(status, residual=relative_residual(xp, R, s.B), method="normal equations"))
     return s.answer(X)

@@ -3,20 +3,21 @@ with all others."""
 
 from __future__ import annotations
 
-from operator import index
 from typing import Any
 
-from ...backends import Array, program
+from ...backends import Array, program, without_zeros
 from ...dispatch import function
 from ...errors import MethodError
 from ...info import Info, is_detailed, recording, report
 from ...methods.sampling import check_seed, drawn_seed
 from ...operators import LinearOperator, LowRank
+from ...operators.context import kind_of
 from ...preconditioners.low_rank import approximation, partial_factor
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status, combine, first_failure
 from ..common import ignore_float_errors, is_half, square_size, to_result_dtype
 from ..diagonal import diag
+from ..spectrum.order import checked_count
 
 # What the approximations share: their checks, and how far off they are.
 
@@ -29,16 +30,9 @@ PROBES = 10  # random vectors that the error is estimated by
 def checked_rank(function: str, A: LinearOperator, rank: Any, name: str = "rank") -> int:
     """A rank that A can have, or an error."""
     m, n = A.shape[-2:]
-    try:
-        count = index(rank)
-    except TypeError:
-        raise ValueError(f"{function}: {name} is {rank!r}; it must be a whole number.") from None
-    if not 1 <= count <= min(m, n):
-        raise ValueError(
-            f"{function}: {name} is {count}; for an operator of {m}x{n} it is between 1 and "
-            f"{min(m, n)}."
-        )
-    return count
+    most = min(m, n)
+    bounds = f"for an operator of {m}x{n} it is between 1 and {most}."
+    return checked_count(function, rank, 1, most, bounds, name)
 
 
 def checked(
@@ -54,32 +48,25 @@ def checked(
 
 
 def needs_positive(function: str, A: LinearOperator) -> None:
-    square_size(
-        function,
-        A,
-        "a positive semidefinite approximation",
-        "Use cur(A, rank) or interpolative(A, rank).",
-    )
+    instead = "Use cur(A, rank) or interpolative(A, rank)."
+    square_size(function, A, "a positive semidefinite approximation", instead)
     if not A.properties & POSITIVE_SEMIDEFINITE:
         raise MethodError(
             f"{function}: for positive semidefinite A alone, and A is not known to be. Say PSD(A) "
-            "if it is so, "
-            "or use cur(A, rank) or svd(A, rank, RandomizedSVD())."
+            "if it is so, or use cur(A, rank) or svd(A, rank, RandomizedSVD())."
         )
 
 
-def compiled(
-    f: Any, A: LinearOperator, *options: Any, beside: tuple[LinearOperator, ...] = ()
-) -> Any:
-    """f(A, *beside, *options), in JAX compiled once for each structure and shape; what A's
+def compiled(f: Any, operators: tuple[LinearOperator, ...], *options: Any) -> Any:
+    """f(*operators, *options), in JAX compiled once for each structure and shape; what their
     products report of themselves is reported."""
-    if A.backend != "jax":
-        return f(A, *beside, *options)
+    if operators[0].backend != "jax":
+        return f(*operators, *options)
     try:
         run = program("jax", _reported, f, options)
     except TypeError:  # a seed that has no hash, such as a key
-        return f(A, *beside, *options)
-    result, worst = run(A, *beside)
+        return f(*operators, *options)
+    result, worst = run(*operators)
     status = combine([worst])
     if status is not Status.SUCCESS:
         report(Info(status))
@@ -115,7 +102,7 @@ def tell(
             report(Info(_status(A, 0.0 if error is None else error, indefinite), method=method))
         return
     if error is None:
-        error, matvecs = compiled(estimated, A, seed, beside=(approximation,)), matvecs + PROBES
+        error, matvecs = compiled(estimated, (A, approximation), seed), matvecs + PROBES
     report(Info(_status(A, error, indefinite), matvecs=matvecs, error=error, method=method))
 
 
@@ -123,13 +110,11 @@ def estimated(A: LinearOperator, approximation: LinearOperator, seed: Any) -> Ar
     """|A - B| / |A|, estimated: E |M ω|^2 = |M|_F^2."""
     xp = A.xp
     generator = xp.split(xp.generator(seed), 5)[4]
-    shape = (A.shape[-1], PROBES)
-    probes = xp.normal(generator, shape, dtype=A.dtype, device=A._context.device)
+    probes = xp.normal(generator, (A.shape[-1], PROBES), **kind_of(A))
     product = A @ probes
-    size, error = (
-        xp.vector_norm(X, axis=(-2, -1)) for X in (product, product - approximation @ probes)
-    )
-    return error / xp.where(size == 0, 1, size)
+    parts = product, product - approximation @ probes
+    size, error = (xp.vector_norm(X, axis=(-2, -1)) for X in parts)
+    return error / without_zeros(xp, size)
 
 
 def _status(A: LinearOperator, error: Any, indefinite: Any) -> Any:
@@ -139,7 +124,7 @@ def _status(A: LinearOperator, error: Any, indefinite: Any) -> Any:
     return first_failure(
         xp,
         (xp.all(xp.isfinite(xp.asarray(error))), Status.NONFINITE),
-        (xp.logical_not(xp.any(xp.asarray(indefinite))), Status.NOT_POSITIVE_DEFINITE),
+        (~xp.any(xp.asarray(indefinite)), Status.NOT_POSITIVE_DEFINITE),
     )
 
 
@@ -188,13 +173,12 @@ def randomized_nystrom(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOpe
     xp, K, rank, seed = checked("nystrom", A, rank, seed)
     width = min(A.shape[-1], rank + OVERSAMPLING)
     with ignore_float_errors(xp):
-        U, values = compiled(approximation, K, width, seed)
+        U, values = compiled(approximation, (K,), width, seed)
         columns = (U * xp.sqrt(values)[..., None, :])[..., :rank]
         found = LowRank(to_result_dtype(xp, columns, A.dtype))
         # Cholesky of Ω^H A Ω fails for an A that is not positive semidefinite; NaN in A itself is
         # told from that by the error.
-        indefinite = xp.logical_not(xp.all(xp.isfinite(U)))
-        tell(A, found, "Nystrom", width, seed, indefinite=indefinite)
+        tell(A, found, "Nystrom", width, seed, indefinite=~xp.all(xp.isfinite(U)))
     return found
 
 
@@ -245,10 +229,10 @@ def random_pivots(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator
     needs_positive("rp_cholesky", A)
     xp, K, rank, seed = checked("rp_cholesky", A, rank, seed)
     with ignore_float_errors(xp):
-        L, remaining, lowest = compiled(_factor, K, rank, seed)
+        L, remaining, lowest = compiled(_factor, (K,), rank, seed)
         d = xp.real(diag(K))
         total, scale = xp.sum(d, axis=-1), xp.max(xp.abs(d), axis=-1)
-        error = xp.sum(remaining, axis=-1) / xp.where(total == 0, 1, total)
+        error = xp.sum(remaining, axis=-1) / without_zeros(xp, total)
         found = LowRank(to_result_dtype(xp, L, A.dtype))
         rounding = ROUNDING * A.shape[-1] * xp.eps(K.dtype)
         tell(A, found, "RPCholesky", rank, seed, error, lowest < -rounding * scale)

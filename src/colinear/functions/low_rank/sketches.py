@@ -6,14 +6,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...backends import Array, adjoint
+from ...backends import Array, adjoint, inner_products
 from ...dispatch import function
 from ...errors import BackendError
 from ...info import Info, report
-from ...operators import Dense, LinearOperator, LowRank, Projection
-from ...properties import STIEFEL
+from ...operators import LinearOperator, LowRank, Projection
+from ...operators.context import kind_of
+from ...properties import Stiefel
 from ...status import Status
-from ..common import ignore_float_errors, to_result_dtype
+from ..common import ignore_float_errors, smaller_side, to_result_dtype
+from ..spectrum.order import take_columns
 from . import PROBES, checked, checked_rank, compiled, tell
 
 # An orthonormal basis of what a matrix maps to (Halko, Martinsson and Tropp 2011), of a given size
@@ -78,26 +80,24 @@ def basis_of_range(
             f"range_finder: power_iterations is {power_iterations!r}; it must be an integer that "
             "is not negative."
         )
-    given = min(A.shape[-2:]) if rank is None else rank
+    given = smaller_side(A) if rank is None else rank
     xp, K, most, seed = checked("range_finder", A, given, seed)
     with ignore_float_errors(xp):
         if tol is not None:
             if block == 0:
                 checked_rank("range_finder", A, block, "block")  # an error
             width = min(max(1, int(block)), most)
-            Q = _adaptive(K, most, float(tol), power_iterations, width, seed)
+            Q = _adaptive(K, most, tol, power_iterations, width, seed)
         else:
-            Q = compiled(_fixed, K, most, power_iterations, seed)
+            Q = compiled(_fixed, (K,), most, power_iterations, seed)
             matvecs = most * (1 + 2 * power_iterations) + PROBES
             tell(A, Projection(Q) @ K, "RangeFinder", matvecs, seed)
-    return Dense(to_result_dtype(xp, Q, A.dtype))._claim(STIEFEL)
+    return Stiefel(to_result_dtype(xp, Q, A.dtype))
 
 
 def _fixed(A: LinearOperator, rank: int, powers: int, seed: Any) -> Array:
     xp = A.xp
-    test = xp.normal(
-        xp.generator(seed), (A.shape[-1], rank), dtype=A.dtype, device=A._context.device
-    )
+    test = xp.normal(xp.generator(seed), (A.shape[-1], rank), **kind_of(A))
     return _powered(A, xp.qr(A @ test)[0], powers)
 
 
@@ -115,22 +115,19 @@ def _adaptive(
     is left is small enough."""
     xp, (m, n) = A.xp, A.shape[-2:]
     generator, total, tested, matvecs = xp.generator(seed), 0.0, 0, 0
-    Q, status = (
-        xp.zeros((*A.shape[:-1], 0), dtype=A.dtype, device=A._context.device),
-        Status.SUCCESS,
-    )
+    Q, status = xp.zeros((*A.shape[:-1], 0), **kind_of(A)), Status.SUCCESS
     while True:
         generator, own = xp.split(generator)
-        Y = A @ xp.normal(own, (n, block), dtype=A.dtype, device=A._context.device)
+        Y = A @ xp.normal(own, (n, block), **kind_of(A))
         if xp.is_traced(Y):
             raise BackendError(
                 "range_finder: the number of columns depends on values, which cannot be seen "
                 "under jit or vmap. Give a rank."
             )
         matvecs, tested = matvecs + block, tested + block
-        total = total + xp.sum(xp.vector_norm(Y, axis=-2) ** 2, axis=-1)
         R, have = _outside(xp, Q, Y), Q.shape[-1]
-        left = xp.sum(xp.vector_norm(R, axis=-2) ** 2, axis=-1) / block  # estimates |A - Q Q^H A|^2
+        whole, left = (xp.vector_norm(X, axis=(-2, -1)) ** 2 for X in (Y, R))
+        total, left = total + whole, left / block  # which estimates |A - Q Q^H A|^2
         square = float(xp.max(left / xp.where(total == 0, 1, total / tested)))
         if not math.isfinite(square):
             status = Status.NONFINITE
@@ -156,7 +153,7 @@ def _adaptive(
 def _outside(xp: Any, Q: Array, Y: Array) -> Array:
     """What of Y is orthogonal to Q."""
     for _ in range(2):
-        Y = Y - xp.matmul(Q, xp.matmul(adjoint(xp, Q), Y))
+        Y = Y - xp.matmul(Q, inner_products(xp, Q, Y))
     return Y
 
 
@@ -206,7 +203,7 @@ def interpolation(A: LinearOperator, rank: int, seed: Any = 0) -> tuple[LinearOp
     """
     xp, K, rank, seed = checked("interpolative", A, rank, seed)
     with ignore_float_errors(xp):
-        U, V, columns = compiled(_interpolation, K, rank, seed)
+        U, V, columns = compiled(_interpolation, (K,), rank, seed)
         found = LowRank(*(to_result_dtype(xp, x, A.dtype) for x in (U, V)))
         tell(A, found, "Interpolative", 2 * rank + OVERSAMPLING, seed)
     return found, columns
@@ -245,7 +242,7 @@ def skeleton(A: LinearOperator, rank: int, seed: Any = 0) -> tuple[LinearOperato
     """
     xp, K, rank, seed = checked("cur", A, rank, seed)
     with ignore_float_errors(xp):
-        C, V, core, rows, columns = compiled(_skeleton, K, rank, seed)
+        C, V, core, rows, columns = compiled(_skeleton, (K,), rank, seed)
         found = LowRank(*(to_result_dtype(xp, x, A.dtype) for x in (C, V, core)))
         tell(A, found, "CUR", 5 * rank + 2 * OVERSAMPLING, seed)
     return found, rows, columns
@@ -262,7 +259,7 @@ def _skeleton(A: LinearOperator, rank: int, seed: Any) -> tuple[Array, ...]:
     (columns, _), (rows, _) = _chosen(A, rank, a), _chosen(A.H, rank, b)
     C, V = columns_of(A, columns), columns_of(A.H, rows)  # V = R^H
     (Uc, inverse_c), (Uv, inverse_v) = _orthonormal_and_rest(xp, C), _orthonormal_and_rest(xp, V)
-    inner = xp.matmul(adjoint(xp, Uc), A @ Uv)
+    inner = inner_products(xp, Uc, A @ Uv)
     core = xp.matmul(xp.matmul(inverse_c, inner), adjoint(xp, inverse_v))  # C^+ A R^+
     return C, V, core, rows, columns
 
@@ -271,19 +268,17 @@ def _chosen(A: LinearOperator, rank: int, generator: Any) -> tuple[Array, Array]
     """Columns of A, and Z with A ≈ A[:, columns] Z."""
     xp, (m, n) = A.xp, A.shape[-2:]
     width = min(m, rank + OVERSAMPLING)
-    test = xp.normal(generator, (m, width), dtype=A.dtype, device=A._context.device)
+    test = xp.normal(generator, (m, width), **kind_of(A))
     _, R, order = xp.qr_pivoted(adjoint(xp, A.H @ test))
     d = xp.abs(xp.diagonal(R)[..., :rank])
     # beyond the rank of A: they take no part
     dead = d <= max(m, n) * xp.eps(A.dtype) * xp.max(d, axis=-1, keepdims=True)
-    same = xp.eye(rank, dtype=A.dtype, device=A._context.device)
+    same = xp.eye(rank, **kind_of(A))
     head = xp.where(dead[..., None], same, R[..., :rank, :rank])
     tail = xp.where(dead[..., None], 0, R[..., :rank, rank:])
     others = xp.solve_triangular(head, tail, lower=False)
     Z = xp.concat([xp.broadcast_to(same, (*others.shape[:-1], rank)), others], axis=-1)
-    back = xp.argsort(order, axis=-1)
-    Z = xp.take_along_axis(Z, xp.broadcast_to(back[..., None, :], Z.shape), -1)
-    return order[..., :rank], Z
+    return order[..., :rank], take_columns(xp, Z, xp.argsort(order, axis=-1))
 
 
 def columns_of(A: LinearOperator, columns: Array) -> Array:

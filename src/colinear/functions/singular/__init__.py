@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from operator import index
 from typing import Any
 
 from ... import autodiff
-from ...backends import Array, adjoint
+from ...backends import Array, adjoint, positive_or_one, without_zeros
 from ...dispatch import Choice, Cost, function
 from ...errors import ShapeError
 from ...info import Info, report
@@ -22,7 +21,9 @@ from ..common import (
     first_columns,
     identity_like,
     ignore_float_errors,
+    is_square,
     report_finite,
+    smaller_side,
     square_size,
     to_computing_dtype,
     to_result_dtype,
@@ -30,6 +31,7 @@ from ..common import (
 from ..diagonal import BLOCK, by_columns
 from ..solve.cost import is_too_large
 from ..solve.inverse import column_norms, inv, squares
+from ..spectrum.order import checked_count, is_affordable
 from .iterate import (
     Triplets,
     automatic,
@@ -37,7 +39,6 @@ from .iterate import (
     expected_cost,
     gram_pays,
     gram_triplets,
-    is_affordable,
     iterative_triplets,
     wrap,
 )
@@ -104,10 +105,10 @@ def matrix_norm(A: LinearOperator, ord: Any = "fro", method: Method | None = Non
 
 def _spectral_norm(A: LinearOperator, order: Any, method: Method | None) -> Array:
     """The sum, the largest or the smallest of the singular values."""
-    if order != "nuc" and min(A.shape[-2:]) and is_too_large(A):
+    if order != "nuc" and smaller_side(A) and is_too_large(A):
         if order == 2:
             return svd(A, 1, method)[1][..., 0]
-        if A.shape[-2] == A.shape[-1]:
+        if is_square(A):
             return smallest_singular_value(A)
     s = svd(A, None, method)[1]
     if order == "nuc" or not s.shape[-1]:
@@ -135,7 +136,7 @@ def extreme(xp: Any, sizes: Array, order: float) -> Array:
 def frobenius(xp: Any, M: Array) -> Array:
     """By parts of the largest entry, so that squares neither overflow nor vanish."""
     largest = xp.max(xp.abs(xp.stop_gradient(M)), axis=(-2, -1), keepdims=True)
-    scale = xp.where(largest > 0, largest, 1)
+    scale = positive_or_one(xp, largest)
     return scale[..., 0, 0] * xp.vector_norm(M / scale, axis=(-2, -1))
 
 
@@ -190,20 +191,20 @@ def singular_triplets(
     >>> s
     array([4., 3.])
     """
-    k = _count(A, k)
+    k = count_triplets(A, k)
     chosen = fitting("svd", method, *SINGULAR)
     if not isinstance(chosen, Auto) or 0 in (k, *A.shape) or not gram_pays(A, k):
         return _without_gram(A, k, chosen)
     run = lambda: gram_triplets(A, k, chosen) or _without_gram(A, k, chosen)
     why = "few triplets of a tall matrix: eigenvectors of A^H A, if they are accurate enough"
-    m, n, batch = max(A.shape[-2:]), min(A.shape[-2:]), math.prod(A.batch_shape)
+    m, n, batch = max(A.shape[-2:]), smaller_side(A), math.prod(A.batch_shape)
     cost = Cost(2.0 * batch * m * n * (n + 3 * k), 8.0 * batch * (n * n + m * k))
-    return Choice(run, "Gram", cost, why, partial(_like, A, k))
+    return Choice(run, "Gram", cost, why, partial(triplets_like, A, k))
 
 
 def _without_gram(A: LinearOperator, k: int, chosen: Any) -> Choice:
     """The choice between an iteration and the matrix."""
-    like, is_free, iteration = partial(_like, A, k), isinstance(chosen, Auto), None
+    like, is_free, iteration = partial(triplets_like, A, k), isinstance(chosen, Auto), None
     if 0 not in (k, *A.shape):
         iteration = automatic(A, k, chosen) if is_free else chosen
     run = lambda: _dense_triplets(A, k, chosen)
@@ -218,48 +219,34 @@ def _without_gram(A: LinearOperator, k: int, chosen: Any) -> Choice:
 
 
 def _dense_triplets(A: LinearOperator, k: int, chosen: Method) -> Triplets:
+    """The triplets from the matrix; reports how well A v = s u."""
     xp, M = A.xp, dense(A)
     if 0 in M.shape:
-        U, s, V = M[..., :k], filled(A, 0.0, *A.batch_shape, k), adjoint(xp, M)[..., :k]
-    else:
-        U, s, Vh = autodiff.svd(xp, M)
-        U, s, V = U[..., :k], s[..., :k], adjoint(xp, Vh)[..., :k]
-        _report_triplets(A, chosen, *(xp.stop_gradient(x) for x in (M, U, s, V)))
-    return wrap(A, U, s, V)
-
-
-def _report_triplets(
-    A: LinearOperator, chosen: Method, M: Array, U: Array, s: Array, V: Array
-) -> None:
-    """Report how well A v = s u."""
-    xp = A.xp
+        s = filled(A, 0.0, *A.batch_shape, k)
+        return wrap(A, M[..., :k], s, adjoint(xp, M)[..., :k])
+    U, s, Vh = autodiff.svd(xp, M)
+    found = U[..., :k], s[..., :k], adjoint(xp, Vh)[..., :k]
+    M, U, s, V = map(xp.stop_gradient, (M, *found))
     with ignore_float_errors(xp):
         size = xp.sqrt(xp.sum(squares(xp, M), axis=-1))[..., None]
         residual = xp.sqrt(squares(xp, xp.matmul(M, V) - U * s[..., None, :]))
-        residual = residual / xp.where(size == 0, 1, size)
+        residual = residual / without_zeros(xp, size)
         finite = xp.all(xp.isfinite(M), axis=(-2, -1))[..., None]
     right = residual <= chosen.tolerance(xp, A.dtype)
     status = first_failure(xp, (finite, Status.NONFINITE), (right, Status.INACCURATE))
     report(Info(status, residual=residual, method="SVD"))
+    return wrap(A, *found)
 
 
-def _count(A: LinearOperator, k: Any) -> int:
-    smaller = min(A.shape[-2:])
-    if k is None:
-        return smaller
-    try:
-        count = index(k)
-    except TypeError:
-        raise ValueError(f"svd: k is {k!r}; it must be a whole number.") from None
-    if not 0 <= count <= smaller:
-        raise ValueError(
-            f"svd: k is {count}; an operator of {A.shape[-2]}x{A.shape[-1]} has {smaller} "
-            "singular values."
-        )
-    return count
+def count_triplets(A: LinearOperator, k: Any) -> int:
+    """How many triplets to find, or an error."""
+    m, n = A.shape[-2:]
+    most = min(m, n)
+    bounds = f"an operator of {m}x{n} has {most} singular values."
+    return most if k is None else checked_count("svd", k, 0, most, bounds)
 
 
-def _like(A: LinearOperator, count: int) -> Triplets:
+def triplets_like(A: LinearOperator, count: int) -> Triplets:
     U, V = (first_columns(identity_like(A, size), count) for size in A.shape[-2:])
     return U, filled(A, 1.0, *A.batch_shape, count), V
 
@@ -295,7 +282,7 @@ def numerical_rank(
             "rank: a whole number has no derivative. Call it on an operator whose leaves are "
             "detached."
         )
-    count = xp.sum(s > (cutoff(xp, s, A) if tol is None else tol), axis=-1)
+    count = xp.sum(s > (cutoff(A, s) if tol is None else tol), axis=-1)
     return autodiff.refused(
         xp, count, (s,), "rank: a whole number", "stop_gradient on the operator, or svd(A)"
     )
@@ -310,12 +297,16 @@ def check_tolerance(tol: float | None) -> None:
 rank = function("rank", base=numerical_rank, rewrites=False)
 
 
-def cutoff(xp: Any, s: Array, A: LinearOperator, rtol: float | None = None) -> Array:
+def cutoff(A: LinearOperator, sizes: Array, rtol: float | None = None) -> Array:
     """The size up to which singular values are rounding errors: `rtol` (default max(m, n) eps)
     times the largest."""
-    if not s.shape[-1]:
-        return xp.zeros((*s.shape[:-1], 1), dtype=s.dtype, device=xp.device_of(s))
-    return s[..., :1] * (max(A.shape[-2:]) * xp.eps(A.dtype) if rtol is None else rtol)
+    largest = A.xp.max(sizes, axis=-1, keepdims=True) if sizes.shape[-1] else sizes
+    return largest * relative_cutoff(A, rtol)
+
+
+def relative_cutoff(A: LinearOperator, rtol: float | None) -> float:
+    """The part of the largest singular value up to which others count as zero."""
+    return max(A.shape[-2:]) * A.xp.eps(A.dtype) if rtol is None else rtol
 
 
 def condition_number(A: LinearOperator, p: Any = 2, method: Method | None = None) -> Array:
@@ -337,30 +328,27 @@ def condition_number(A: LinearOperator, p: Any = 2, method: Method | None = None
     2.0
     """
     order, xp = checked_order("cond", 2 if p is None else p), A.xp
-    if not min(A.shape[-2:]):
+    if not smaller_side(A):
         raise ShapeError(
             f"cond: A is {A.shape[-2]}x{A.shape[-1]}; an empty operator has no condition number."
         )
     if order in (2, -2):
-        if A.shape[-2] == A.shape[-1] and is_too_large(A):
+        if is_square(A) and is_too_large(A):
             s = xp.stack([svd(A, 1, method)[1][..., 0], smallest_singular_value(A)], axis=-1)
         else:
             s = svd(A, None, method)[1]
-        large, small = (s[..., 0], s[..., -1]) if order == 2 else (s[..., -1], s[..., 0])
+        ends = s[..., 0], s[..., -1]
+        large, small = ends if order == 2 else ends[::-1]
         with ignore_float_errors(xp):
             ratio = xp.abs(large / small)  # LAPACK may give the singular value -0.0
         # Zero by zero is a singular matrix too; NaN comes from NaN alone.
-        return xp.where(
-            xp.logical_and(xp.isnan(ratio), xp.logical_not(xp.isnan(large))), math.inf, ratio
-        )
+        return xp.where(xp.isnan(ratio) & ~xp.isnan(large), math.inf, ratio)
     square_size("cond", A, f"the condition number in the norm {p!r}", "Use p=2.")
     inverse, info = inv(A, method, info=True)
     singular = info.status == int(Status.SINGULAR)
     if not isinstance(info.status, Status):
         report(Info(xp.where(singular, int(Status.SUCCESS), info.status)))
-    elif (
-        info.failed and not singular
-    ):  # of a singular operator the number is infinite, which is no failure
+    elif info.failed and not singular:  # else the number is infinite, which is no failure
         report(info)
     with ignore_float_errors(xp):
         product = norm(A, order) * norm(inverse, order, on_failure="ignore")

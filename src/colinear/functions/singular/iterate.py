@@ -8,28 +8,28 @@ from collections.abc import Callable
 from typing import Any
 
 from ... import autodiff
-from ...backends import Array, adjoint
+from ...backends import Array, adjoint, inner_products, without_zeros
 from ...dispatch import Cost
 from ...errors import DerivativeWarning
 from ...factors.runs import check_inner_failures
 from ...info import Info, recording, report
 from ...methods import Auto, GolubKahan, Method, RandomizedSVD
-from ...methods.basis import plain
+from ...methods.basis import all_finite, every
 from ...methods.singular import golub_kahan, randomized_svd
 from ...operators import Dense, LinearOperator, Product
 from ...operators.autograd import linearised
-from ...properties import STIEFEL
+from ...properties import Stiefel
 from ...status import Status
 from ..common import (
     host_value,
     ignore_float_errors,
     is_half,
+    smaller_side,
     to_result_dtype,
     values_are_seen,
 )
-from ..solve.inverse import LARGEST_DENSE
 from ..spectrum.iterate import check_visible, program_of, report_run, status_of_run, watcher
-from ..spectrum.order import PENALTY, STEPS
+from ..spectrum.order import PENALTY, STEPS, is_affordable
 
 SMALLEST = 400  # of the smaller dimension, from which iterating may pay
 TALL = 8  # rows to a column from which the Gram matrix pays
@@ -38,9 +38,8 @@ ORTHOGONAL = 1e-10
 
 UNSETTLED = (
     "svd (RandomizedSVD): the triplets have not converged, and their derivatives are those of "
-    "triplets that have: they are off by about "
-    "the residual over the distance of singular values. Raise power_iterations or oversampling, "
-    "or use GolubKahan()."
+    "triplets that have: they are off by about the residual over the distance of singular values. "
+    "Raise power_iterations or oversampling, or use GolubKahan()."
 )
 
 Triplets = tuple[LinearOperator, Array, LinearOperator]
@@ -49,14 +48,9 @@ Triplets = tuple[LinearOperator, Array, LinearOperator]
 # --------------------------------------------------------------------------------------------------
 
 
-def is_affordable(A: LinearOperator) -> bool:
-    """Whether the matrix may be formed: it is stored, or small."""
-    return isinstance(A, Dense) or math.prod(A.shape[-2:]) <= LARGEST_DENSE**2
-
-
 def automatic(A: LinearOperator, k: int, method: Auto) -> Method | None:
     """The method that `Auto` iterates by; None for the dense way."""
-    smaller = min(A.shape[-2:])
+    smaller = smaller_side(A)
     if k == 0 or smaller < SMALLEST or 5 * k > smaller:
         return None
     chosen = GolubKahan(tol=method.tol, max_iters=method.max_iters)
@@ -77,16 +71,12 @@ def expected_cost(A: LinearOperator, k: int, method: Any) -> Cost:
     """What a run is expected to cost."""
     (m, n), batch = A.shape[-2:], math.prod(A.batch_shape)
     if isinstance(method, RandomizedSVD):
-        width, passes = k + method.oversampling, 2 + 2 * method.power_iterations
-        return Cost(
-            batch * passes * width * (A.flops + 2.0 * (m + n) * width),
-            8.0 * batch * width * (m + n),
-        )
-    size = method.size(min(m, n), k)
-    return Cost(
-        batch * STEPS * size * 2 * (A.flops + 4.0 * size * (m + n)),
-        8.0 * batch * (m + n) * (size + 3),
-    )
+        width, products = k + method.oversampling, 2 + 2 * method.power_iterations
+        flops, vectors = products * width * (A.flops + 2.0 * (m + n) * width), width
+    else:
+        size = method.size(min(m, n), k)
+        flops, vectors = STEPS * size * 2 * (A.flops + 4.0 * size * (m + n)), size + 3
+    return Cost(batch * flops, 8.0 * batch * (m + n) * vectors)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -104,26 +94,20 @@ def iterative_triplets(
     check_visible("svd", A, method.name)
     fixed = A.detach()
     dtype = xp.float32 if is_half(xp, A.dtype) else A.dtype
-    place = {"dtype": dtype, "device": A._context.device}
+    place, batch = {"dtype": dtype, "device": A._context.device}, A.batch_shape
+    shapes = [(n, min(m, n, k + method.oversampling))] if is_random else [(n,), (n,), (m,)]
     generators = xp.split(xp.generator(method.seed), 3)
-    if is_random:
-        width = min(m, n, k + method.oversampling)
-        arrays = [xp.normal(generators[0], (*A.batch_shape, n, width), **place)]
-    else:
-        arrays = [
-            xp.normal(g, (*A.batch_shape, size), **place) for g, size in zip(generators, (n, n, m))
-        ]
+    arrays = [xp.normal(g, (*batch, *shape), **place) for g, shape in zip(generators, shapes)]
+    if not is_random:
         if method.x0 is not None:
-            arrays[0] = xp.broadcast_to(xp.asarray(method.x0, **place), (*A.batch_shape, n))
-    run = program_of("svd", fixed, _run, method if is_random else method.without_arrays(), k)
+            arrays[0] = xp.broadcast_to(xp.asarray(method.x0, **place), (*batch, n))
+        method = method.without_arrays()
+    run = program_of("svd", fixed, _run, method, k)
     with recording() as dropped, ignore_float_errors(xp):
-        U, s, V, residual, error, matvecs, steps, done, finite, stopped = run(
-            fixed, fixed.H, *arrays
-        )
+        U, s, V, residual, error, steps, matvecs, *ended = run(fixed, fixed.H, *arrays)
     tol = method.tolerance(xp, A.dtype)
     converged = residual <= (math.inf if is_random and method.tol is None else tol)
-    right = plain(xp, xp.all(converged))
-    status = status_of_run(xp, right, done, finite, stopped, tol, dtype)
+    status = status_of_run(xp, every(xp, converged), ended, tol, dtype)
     info = Info(status, converged, steps, matvecs, residual, error, method=method.name)
     info = check_inner_failures(info.replace(message=_advice(method, status)), fixed, V, dropped)
     info = check_inner_failures(info, fixed.H, U, dropped)
@@ -141,16 +125,15 @@ def iterative_triplets(
 def wrap(A: LinearOperator, U: Array, s: Array, V: Array) -> Triplets:
     """Triplets that were computed, as they are returned."""
     U, s, V = (to_result_dtype(A.xp, x, A.dtype) for x in (U, s, V))
-    return Dense(U)._claim(STIEFEL), s, Dense(V)._claim(STIEFEL)
+    return Stiefel(U), s, Stiefel(V)
 
 
 def _advice(method: Any, status: Any) -> str:
     """The parameter of the method that helps where its triplets have not converged."""
-    if isinstance(method, RandomizedSVD):
-        poor = (Status.INACCURATE, Status.STAGNATION)
-        is_poor = isinstance(status, Status) and status in poor
-        return "raise power_iterations= or oversampling=, or use GolubKahan()" if is_poor else ""
-    return method.advice if status is Status.MAX_ITERATIONS else ""
+    if not isinstance(method, RandomizedSVD):
+        return method.advice if status is Status.MAX_ITERATIONS else ""
+    is_poor = status is Status.INACCURATE or status is Status.STAGNATION
+    return "raise power_iterations= or oversampling=, or use GolubKahan()" if is_poor else ""
 
 
 def _run(
@@ -164,37 +147,30 @@ def _run(
         )
         steps = method.power_iterations
         matvecs = arrays[0].shape[-1] * (2 + 2 * steps)
-        ended: tuple[Any, ...] = True, plain(xp, xp.all(xp.isfinite(s))), False
+        ended: tuple[Any, ...] = True, all_finite(xp, s), False
     else:
-        size = method.size(min(A.shape[-2:]), k)
+        start, *noise = arrays
+        n = smaller_side(A)
+        size = method.size(n, k)
+        tol, limit = method.tolerance(xp, start.dtype), method.limit(n, size)
         found = golub_kahan(
-            xp,
-            A.__matmul__,
-            AH.__matmul__,
-            arrays[0],
-            (arrays[1], arrays[2]),
-            k,
-            m=size,
-            tol=method.tolerance(xp, arrays[0].dtype),
-            max_iters=method.limit(min(A.shape[-2:]), size),
-            again=method.repeated,
-            watch=watcher(method, k),
-        )
+            xp, A.__matmul__, AH.__matmul__, start, tuple(noise), k, m=size, tol=tol,
+            max_iters=limit, again=method.repeated, watch=watcher(method, k),
+        )  # fmt: skip
         U, s, V = xp.matrix_transpose(found.U), found.s, xp.matrix_transpose(found.V)
         matvecs, steps = found.matvecs, found.iterations
         ended = found.done, found.finite, found.stopped
-    size = xp.max(s, axis=-1, keepdims=True)
-    size = xp.where(size == 0, 1, size)
+    size = without_zeros(xp, xp.max(s, axis=-1, keepdims=True))
     right = xp.vector_norm(A @ V - U * s[..., None, :], axis=-2)
     left = xp.vector_norm(AH @ U - V * s[..., None, :], axis=-2)
     error = None
     if isinstance(method, RandomizedSVD):  # of the Frobenius norms, by a few random x
-        X = arrays[0][..., : min(6, arrays[0].shape[-1])]
-        X = xp.roll(X, 1, axis=-2)
-        E = A @ X - xp.matmul(U * s[..., None, :], xp.matmul(adjoint(xp, V), X))
-        whole = xp.vector_norm(A @ X, axis=(-2, -1))
-        error = xp.vector_norm(E, axis=(-2, -1)) / xp.where(whole == 0, 1, whole)
-    return U, s, V, xp.maximum(right, left) / size, error, matvecs + 2 * k, steps, *ended
+        X = xp.roll(arrays[0][..., :6], 1, axis=-2)
+        AX = A @ X
+        E = AX - xp.matmul(U * s[..., None, :], inner_products(xp, V, X))
+        whole, left_out = (xp.vector_norm(Y, axis=(-2, -1)) for Y in (AX, E))
+        error = left_out / without_zeros(xp, whole)
+    return U, s, V, xp.maximum(right, left) / size, error, steps, matvecs + 2 * k, *ended
 
 
 # --------------------------------------------------------------------------------------------------
@@ -220,7 +196,7 @@ def gram_triplets(A: Any, k: int, method: Method) -> Triplets | None:
         flipped = gram_triplets(Dense(adjoint(xp, M)), k, method)
         return None if flipped is None else flipped[::-1]
     with ignore_float_errors(xp):
-        G = xp.matmul(adjoint(xp, M), M)
+        G = inner_products(xp, M, M)
         squares, V = xp.eigh(G)
         squares, V = xp.flip(squares[..., -k:], axis=-1), xp.flip(V[..., -k:], axis=-1)
         loss = xp.eps(M.dtype) * xp.max(squares[..., 0] / squares[..., -1])
@@ -232,4 +208,4 @@ def gram_triplets(A: Any, k: int, method: Method) -> Triplets | None:
     if not host_value(xp, xp.all(residual <= method.tolerance(xp, A.dtype))):
         return None
     report(Info(residual=residual, method="Gram"))
-    return Product(A, Dense(V / s[..., None, :]))._claim(STIEFEL), s, Dense(V)._claim(STIEFEL)
+    return Stiefel(Product(A, Dense(V / s[..., None, :]))), s, Stiefel(V)

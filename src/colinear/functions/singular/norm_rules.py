@@ -9,7 +9,7 @@ from itertools import combinations
 from operator import mul
 from typing import Any
 
-from ...backends import Array, adjoint
+from ...backends import Array, inner_products, positive_or_one
 from ...dispatch import rule
 from ...operators import (
     FFT,
@@ -45,18 +45,22 @@ from ...properties import Stiefel
 from ...status import is_unseen, take_for_granted
 from ..common import (
     filled,
-    has_orthonormal_columns,
-    has_orthonormal_rows,
     ignore_float_errors,
     operands_in_context,
     report_finite,
     reports_nonfinite,
     seen_value,
+    smaller_side,
 )
 from ..diagonal import diag
 from ..spectrum.rules import two_factors
 from . import ORDERS, checked_order, extreme, frobenius, norm, root
-from .rules import compressed, magnitude
+from .rules import (
+    compressed,
+    left_factor_is_orthonormal,
+    magnitude,
+    right_factor_is_orthonormal,
+)
 
 SPECTRAL = ("fro", "nuc", 2, -2)  # the norms that singular values give
 Implementation = Callable[[Any, Any, Any], Array]
@@ -86,17 +90,12 @@ def norm_zero(A: Any, order: Any, method: Any) -> Array:
     return filled(A, 0.0)
 
 
-@norm_rule(Diagonal)
+@norm_rule(Diagonal | Identity | ScaledIdentity | Permutation)
 @reports_nonfinite
 def norm_diagonal(A: Any, order: Any, method: Any) -> Array:
-    """|diag(d)| in every norm is a norm of d: the largest, the smallest, the sum or the root of squares"""
-    return _norm_of_entries(A.xp, A.xp.abs(A.d), order)
-
-
-@norm_rule(Identity | ScaledIdentity | Permutation)
-@reports_nonfinite
-def norm_scaled_permutation(A: Any, order: Any, method: Any) -> Array:
-    """|c P| is n^1/2 |c| (Frobenius), n |c| (nuclear) or |c|"""
+    """|diag(d)| in every norm is a norm of d: the largest, the smallest, the sum or the root of squares; so of c P"""
+    if isinstance(A, Diagonal):
+        return _norm_of_entries(A.xp, A.xp.abs(A.d), order)
     return _norm_of_entries(A.xp, filled(A, 1.0, *A.shape[:-1]), order) * magnitude(scalar_of(A))
 
 
@@ -158,7 +157,7 @@ def norm_by_entries(A: Any, order: Any, method: Any) -> Array:
                 xp.maximum,
                 (xp.max(xp.abs(leaf), axis=-1, keepdims=True) for leaf in held if leaf.shape[-1]),
             )
-            scale = xp.where(largest > 0, largest, 1)
+            scale = positive_or_one(xp, largest)
             squares = A._map(lambda leaf: (xp.abs(leaf) / scale) ** 2)
             result = scale[..., 0] * root(xp, xp.sum(squares @ ones, axis=(-2, -1)))
     report_finite(xp, result)
@@ -182,9 +181,9 @@ def _with_derivative_of_square(xp: Any, A: Any, size: Array) -> Array:
     grams, unit = [], size
     for B in two_factors(A):  # by parts of the largest entry, lest squares overflow
         largest = xp.max(xp.abs(xp.stop_gradient(B)), axis=(-2, -1))
-        scale = xp.where(largest > 0, largest, 1)
+        scale = positive_or_one(xp, largest)
         B, unit = B / scale[..., None, None], unit / scale
-        grams.append(xp.matmul(adjoint(xp, B), B))
+        grams.append(inner_products(xp, B, B))
     square = xp.real(xp.sum(grams[0] * xp.matrix_transpose(grams[1]), axis=(-2, -1)))
     return size * xp.sqrt(1 + (square - xp.stop_gradient(square)) / xp.where(unit > 0, unit**2, 1))
 
@@ -199,25 +198,20 @@ def norm_scaled(A: Any, order: Any, method: Any) -> Array:
     return norm(operands_in_context(A)[0], order, method) * magnitude(A.scalar)
 
 
-@norm_rule(Transpose | Adjoint)
-def norm_transpose(A: Any, order: Any, method: Any) -> Array:
-    """|A^T| = |A|, but the largest row sum of one is the largest column sum of the other"""
+@norm_rule(Transpose | Adjoint | Conjugate)
+def norm_turned(A: Any, order: Any, method: Any) -> Array:
+    """|conj(A)| = |A| = |A^T|, but row sums of A^T are column sums of A"""
     swapped = {1: math.inf, -1: -math.inf, math.inf: 1, -math.inf: -1}
-    return norm(A.A, swapped.get(order, order), method)
-
-
-@norm_rule(Conjugate)
-def norm_conjugate(A: Any, order: Any, method: Any) -> Array:
-    """|conj(A)| = |A|"""
-    return norm(A.A, order, method)
+    kept = isinstance(A, Conjugate) or order not in swapped
+    return norm(A.A, order if kept else swapped[order], method)
 
 
 @norm_rule(Kronecker)
 def norm_kronecker(A: Any, order: Any, method: Any) -> Array:
     """|A ⊗ B| = |A| |B|, in every norm; the smallest singular value is 0 where tall factors meet wide ones"""
     factors = operands_in_context(A)
-    smallest = math.prod(min(factor.shape[-2:]) for factor in factors)
-    if order == -2 and min(A.shape[-2:]) > smallest:
+    smallest = math.prod(smaller_side(factor) for factor in factors)
+    if order == -2 and smaller_side(A) > smallest:
         return filled(A, 0.0, *A.batch_shape)
     return reduce(mul, (norm(factor, order, method) for factor in factors))
 
@@ -245,14 +239,14 @@ def norm_block_diagonal(A: Any, order: Any, method: Any) -> Array:
 
 def keeps_its_norm(A: LinearOperator) -> bool:
     """Whether the first factor has orthonormal columns or the last one orthonormal rows."""
-    return has_orthonormal_columns(A.operands[0]) or has_orthonormal_rows(A.operands[-1])
+    return left_factor_is_orthonormal(A) or right_factor_is_orthonormal(A)
 
 
 @norm_rule(Product, when=keeps_its_norm, of=("fro", "nuc", 2))
 def norm_orthonormal_product(A: Any, order: Any, method: Any) -> Array:
     """|Q A P^H| = |A| for Q^H Q = I, P^H P = I in the norms that singular values give"""
-    left, *rest = operands_in_context(A)
-    inner = Product(*rest) if has_orthonormal_columns(left) else Product(left, *rest[:-1])
+    factors = operands_in_context(A)
+    inner = Product(*(factors[1:] if left_factor_is_orthonormal(A) else factors[:-1]))
     return A.xp.broadcast_to(norm(inner, order, method), A.batch_shape)
 
 
@@ -261,17 +255,9 @@ def has_cheap_inner_products(A: LinearOperator) -> bool:
     the sum is no single matrix."""
     if not simplify.find(A).is_base:
         return False
-    pairs = combinations(A.operands, 2)
-    watched = any(A.xp.is_traced(leaf) for leaf in A.arrays())
-    return (
-        not watched
-        and all(not norm.find(term).is_base for term in A.operands)
-        and all(_is_cheap(B, C) for B, C in pairs)
-    )
-
-
-def _is_cheap(B: LinearOperator, C: LinearOperator) -> bool:
-    return not diag.find(B.H @ C).is_base
+    if any(map(A.xp.is_traced, A.arrays())) or any(norm.find(B).is_base for B in A.operands):
+        return False
+    return not any(diag.find(B.H @ C).is_base for B, C in combinations(A.operands, 2))
 
 
 @norm_rule(Sum, when=has_cheap_inner_products, of=("fro",))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ... import autodiff
-from ...backends import Array, adjoint, namespace_of
+from ...backends import Array, adjoint, namespace_of, positive_or_one
 from ...dispatch import rule
 from ...factors.function import KroneckerFunction
 from ...factors.inverse import Inverse
@@ -43,7 +43,7 @@ from ...operators import (
 )
 from ...operators.batch import broadcast_batch
 from ...operators.scaled import beside
-from ...properties import STIEFEL, UNITARY, SelfAdjoint
+from ...properties import SelfAdjoint, Stiefel, Unitary
 from ..common import (
     complement,
     completed,
@@ -59,12 +59,13 @@ from ..common import (
     outer,
     reciprocal,
     reports_nonfinite,
+    smaller_side,
     to_result_dtype,
 )
 from ..solve.inverse import all_square
 from ..spectrum import eig
-from ..spectrum.order import grid_of, is_periodic, padded, reordered, symbol
-from . import Triplets, _count, check_tolerance, cond, rank, svd
+from ..spectrum.order import end_to_end, grid_of, is_periodic, padded, reordered, symbol
+from . import Triplets, check_tolerance, cond, count_triplets, rank, svd, triplets_like
 
 # The rules of `svd`, `rank` and `cond`.
 #
@@ -99,7 +100,7 @@ def phase(x: Any) -> Any:
         return x / abs(x) if x else 1.0
     size = xp.abs(x)
     with ignore_float_errors(xp):  # infinity by infinity
-        return xp.asarray(xp.where(size > 0, x / xp.where(size > 0, size, 1), 1))
+        return xp.asarray(xp.where(size > 0, x / positive_or_one(xp, size), 1))
 
 
 def magnitude(c: Any) -> Any:
@@ -110,7 +111,7 @@ def magnitude(c: Any) -> Any:
 
 def _with_phases(U: LinearOperator, d: Array) -> LinearOperator:
     """U diag(d), |d| = 1"""
-    return Product(U, Diagonal(d)._claim(UNITARY))._claim(STIEFEL)
+    return Stiefel(Product(U, Unitary(Diagonal(d))))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -120,43 +121,34 @@ def _with_phases(U: LinearOperator, d: Array) -> LinearOperator:
 @reports_nonfinite
 def svd_orthonormal(A: Any, k: Any, method: Any) -> Triplets:
     """Q = Q I I^H: every singular value is 1"""
-    k = _count(A, k)
-    s = filled(A, 1.0, *A.batch_shape, k)
-    return (
-        first_columns(A, k),
-        s,
-        first_columns(broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape), k),
-    )
+    k = count_triplets(A, k)
+    I = broadcast_batch(identity_like(A), A.batch_shape)
+    return first_columns(A, k), filled(A, 1.0, *A.batch_shape, k), first_columns(I, k)
 
 
 @rule(svd, Zero)
 def svd_zero(A: Any, k: Any, method: Any) -> Triplets:
     """0 = I 0 I^H"""
-    k = _count(A, k)
-    U, V = (first_columns(identity_like(A, size), k) for size in A.shape[-2:])
-    return U, filled(A, 0.0, k), V
+    U, ones, V = triplets_like(A, count_triplets(A, k))
+    return U, 0 * ones, V
 
 
 @rule(svd, ScaledIdentity)
 @reports_nonfinite
 def svd_scaled_identity(A: Any, k: Any, method: Any) -> Triplets:
     """c I = (c / |c|) |c| I^H"""
-    k = _count(A, k)
+    k = count_triplets(A, k)
     I = first_columns(identity_like(A), k)
     s = beside(magnitude(A.c)) * filled(A, 1.0, k)
-    return Scaled(phase(A.c), I)._claim(STIEFEL), s, broadcast_batch(I, A.batch_shape)
+    return Stiefel(Scaled(phase(A.c), I)), s, broadcast_batch(I, A.batch_shape)
 
 
 @rule(svd, Diagonal)
 @reports_nonfinite
 def svd_diagonal(A: Any, k: Any, method: Any) -> Triplets:
     """diag(d) = diag(d / |d|) diag(|d|) I^H, sorted"""
-    return sorted_triplets(
-        Diagonal(phase(A.d))._claim(UNITARY),
-        A.xp.abs(A.d),
-        identity_like(A, A.shape[-1]),
-        _count(A, k),
-    )
+    phases = Unitary(Diagonal(phase(A.d)))
+    return sorted_triplets(phases, A.xp.abs(A.d), identity_like(A), count_triplets(A, k))
 
 
 @rule(svd, Circulant | Convolution, when=is_periodic)
@@ -166,14 +158,14 @@ def svd_circulant(A: Any, k: Any, method: Any) -> Triplets:
     values = A.xp.reshape(symbol(A), A.shape[:-1])
     F = FFT(grid_of(A), like=A).H
     s = to_result_dtype(A.xp, A.xp.abs(values), A.dtype)
-    return sorted_triplets(_with_phases(F, phase(values)), s, F, _count(A, k))
+    return sorted_triplets(_with_phases(F, phase(values)), s, F, count_triplets(A, k))
 
 
 @rule(svd, Projection)
 @reports_nonfinite
 def svd_projection(A: Any, k: Any, method: Any) -> Triplets:
     """Q Q^H = Q I Q^H: r singular values are 1, the others 0"""
-    k, xp, Q = _count(A, k), A.xp, Dense(A.Q)._claim(STIEFEL)
+    k, xp, Q = count_triplets(A, k), A.xp, Stiefel(A.Q)
     U = completed(Q, k)
     return U, padded(xp, filled(A, 1.0, *A.batch_shape, Q.shape[-1]), k), U
 
@@ -183,9 +175,9 @@ def svd_low_rank(A: Any, k: Any, method: Any) -> Triplets:
     """U C V^H = (Q X) Σ (P Y)^H for U = Q R, V = P S, and R C S^H = X Σ Y^H, which is as small
     as the rank"""
     Q, core, P = compressed(A)
-    k, xp = _count(A, k), A.xp
+    k, xp = count_triplets(A, k), A.xp
     X, s, Y = svd(Dense(core), min(k, *core.shape[-2:]), method)
-    U, V = (Dense(xp.matmul(B, Z.to_dense()))._claim(STIEFEL) for B, Z in ((Q, X), (P, Y)))
+    U, V = (Stiefel(xp.matmul(B, Z.to_dense())) for B, Z in ((Q, X), (P, Y)))
     return completed(U, k), padded(xp, s, k), completed(V, k)
 
 
@@ -207,11 +199,10 @@ def eigenvectors_are_structured(A: LinearOperator) -> bool:
 @rule(svd, DIAGONALISED, when=eigenvectors_are_structured)
 def svd_self_adjoint(A: Any, k: Any, method: Any) -> Triplets:
     """A = (Q sign(Λ)) |Λ| Q^H for A = Q Λ Q^H"""
-    k = _count(A, k)
+    k = count_triplets(A, k)
     values, Q = eig(A, max(k, 1), "LM")
-    return sorted_triplets(
-        _with_phases(Q, A.xp.astype(phase(values), A.dtype)), A.xp.abs(values), Q, k
-    )
+    phases = A.xp.astype(phase(values), A.dtype)
+    return sorted_triplets(_with_phases(Q, phases), A.xp.abs(values), Q, k)
 
 
 # The rules of `svd`, `rank` and `cond` for compositions, from the decompositions of their
@@ -222,30 +213,17 @@ def svd_self_adjoint(A: Any, k: Any, method: Any) -> Triplets:
 @reports_nonfinite
 def svd_scaled(A: Any, k: Any, method: Any) -> Triplets:
     """c A = (c / |c| U) (|c| Σ) V^H"""
-    U, s, V = svd(operands_in_context(A)[0], _count(A, k), method)
+    U, s, V = svd(operands_in_context(A)[0], count_triplets(A, k), method)
     s = A.xp.astype(beside(magnitude(A.scalar)) * s, A.xp.real_dtype(A.dtype))
-    return Scaled(phase(A.scalar), U)._claim(STIEFEL), s, broadcast_batch(V, A.batch_shape)
+    return Stiefel(Scaled(phase(A.scalar), U)), s, broadcast_batch(V, A.batch_shape)
 
 
-@rule(svd, Transpose)
-def svd_transpose(A: Any, k: Any, method: Any) -> Triplets:
-    """A^T = conj(V) Σ conj(U)^H for A = U Σ V^H"""
+@rule(svd, Adjoint | Transpose | Conjugate)
+def svd_turned(A: Any, k: Any, method: Any) -> Triplets:
+    """A^H = V Σ U^H for A = U Σ V^H, and conj(A) = conj(U) Σ conj(V)^H; both for A^T"""
     U, s, V = svd(A.A, k, method)
-    return V.conj(), s, U.conj()
-
-
-@rule(svd, Adjoint)
-def svd_adjoint(A: Any, k: Any, method: Any) -> Triplets:
-    """A^H = V Σ U^H for A = U Σ V^H"""
-    U, s, V = svd(A.A, k, method)
-    return V, s, U
-
-
-@rule(svd, Conjugate)
-def svd_conjugate(A: Any, k: Any, method: Any) -> Triplets:
-    """conj(A) = conj(U) Σ conj(V)^H for A = U Σ V^H"""
-    U, s, V = svd(A.A, k, method)
-    return U.conj(), s, V.conj()
+    U, V = (U, V) if isinstance(A, Conjugate) else (V, U)
+    return (U, s, V) if isinstance(A, Adjoint) else (U.conj(), s, V.conj())
 
 
 def left_factor_is_orthonormal(A: LinearOperator) -> bool:
@@ -261,38 +239,29 @@ def right_factor_is_orthonormal(A: LinearOperator) -> bool:
 @rule(svd, Product, when=left_factor_is_orthonormal)
 def svd_orthonormal_times(A: Any, k: Any, method: Any) -> Triplets:
     """Q A = (Q U) Σ V^H for A = U Σ V^H and Q^H Q = I"""
-    Q, *rest = operands_in_context(A)
-    return _peeled(A, Q, Product(*rest), _count(A, k), method)
+    k, (Q, *rest) = count_triplets(A, k), operands_in_context(A)
+    U, s, V = svd(B := Product(*rest), min(k, *B.shape[-2:]), method)
+    QU = Stiefel(Product(Q, U))
+    if k > U.shape[-1]:  # then U is square, and what completes Q completes Q U
+        QU = Stiefel(hstack(QU, first_columns(complement(Q), k - U.shape[-1])))
+    s = A.xp.broadcast_to(padded(A.xp, s, k), (*A.batch_shape, k))
+    return QU, s, broadcast_batch(completed(V, k), A.batch_shape)
 
 
 @rule(svd, Product, when=right_factor_is_orthonormal)
 def svd_times_orthonormal(A: Any, k: Any, method: Any) -> Triplets:
     """A Q^H = U Σ (Q V)^H for A = U Σ V^H and Q^H Q = I"""
     *rest, Q = operands_in_context(A)
-    V, s, U = _peeled(A.H, Q.H._claim(STIEFEL), Product(*rest).H, _count(A, k), method)
+    flipped = Product._of((Stiefel(Q.H), Product(*rest).H))
+    V, s, U = svd_orthonormal_times(flipped, k, method)
     return U, s, V
-
-
-def _peeled(A: Any, Q: LinearOperator, B: LinearOperator, k: int, method: Any) -> Triplets:
-    """Of A = Q B. If Q B has more singular values than B, then U is square, and what completes Q
-    completes Q U."""
-    U, s, V = svd(B, min(k, *B.shape[-2:]), method)
-    QU = Product(Q, U)._claim(STIEFEL)
-    if k > U.shape[-1]:
-        QU = hstack(QU, first_columns(complement(Q), k - U.shape[-1]))._claim(STIEFEL)
-    s = padded(A.xp, s, k)
-    return (
-        QU,
-        A.xp.broadcast_to(s, (*A.batch_shape, k)),
-        broadcast_batch(completed(V, k), A.batch_shape),
-    )
 
 
 @rule(svd, Kronecker)
 def svd_kronecker(A: Any, k: Any, method: Any) -> Triplets:
     """A ⊗ B = (U ⊗ W) (Σ ⊗ T) (V ⊗ Z)^H for A = U Σ V^H, B = W T Z^H, sorted"""
-    k, factors = _count(A, k), operands_in_context(A)
-    lesser = [min(factor.shape[-2:]) for factor in factors]
+    k, factors = count_triplets(A, k), operands_in_context(A)
+    lesser = [smaller_side(factor) for factor in factors]
     parts = [svd(factor, min(k, r), method) for factor, r in zip(factors, lesser)]
     s = reduce(partial(outer, mul), (s for _, s, _ in parts))
 
@@ -325,40 +294,29 @@ def _composed(
 def each_svd(blocks: tuple[LinearOperator, ...], k: int, method: Any) -> list[Triplets]:
     """The k largest triplets of each block; of many dense ones of a size, by one batched
     decomposition."""
-    counts = [min(k, *block.shape[-2:]) for block in blocks]
-    alike = (
-        len({(type(block), block.shape, block.properties) for block in blocks}) == 1
-        and len(blocks) > 3
-    )
     first: Any = blocks[0]
-    if (
-        not alike
-        or not isinstance(first, Dense)
-        or first.batch_shape
-        or has_orthonormal_columns(first)
-    ):
-        return [svd(block, count, method) for block, count in zip(blocks, counts)]
+    kinds = {(type(block), block.shape, block.properties) for block in blocks}
+    is_one_matrix = isinstance(first, Dense) and not first.batch_shape
+    if len(kinds) > 1 or len(blocks) < 4 or not is_one_matrix or has_orthonormal_columns(first):
+        return [svd(block, min(k, *block.shape[-2:]), method) for block in blocks]
     found: list[Triplets] = []
     groups: Any = [blocks] if is_detailed() else in_groups(first.xp, blocks)
     for group in groups:
-        U, s, V = svd(
-            Dense(first.xp.stack([block.A for block in group], axis=0)), counts[0], method
-        )
-        sides = [
-            [Q._replace(A=M) for M in Q.A]
-            for Q in (Dense._of(P.to_dense())._claim(STIEFEL) for P in (U, V))
-        ]
-        found.extend(zip(sides[0], s, sides[1]))
+        stack = Dense(first.xp.stack([block.A for block in group], axis=0))
+        U, s, V = svd(stack, min(k, *stack.shape[-2:]), method)
+        bases: Any = (Stiefel(Dense._of(P.to_dense())) for P in (U, V))
+        left, right = ([Q._replace(A=M) for M in Q.A] for Q in bases)
+        found.extend(zip(left, s, right))
     return found
 
 
 @rule(svd, BlockDiag)
 def svd_block_diagonal(A: Any, k: Any, method: Any) -> Triplets:
     """diag(A, B) = diag(U, W) diag(Σ, T) diag(V, Z)^H for A = U Σ V^H, B = W T Z^H, sorted"""
-    k, blocks, xp = _count(A, k), operands_in_context(A), A.xp
-    lesser = [min(block.shape[-2:]) for block in blocks]
+    k, blocks = count_triplets(A, k), operands_in_context(A)
+    lesser = [smaller_side(block) for block in blocks]
     parts = each_svd(blocks, k, method)
-    s = xp.concat([xp.broadcast_to(s, (*A.batch_shape, s.shape[-1])) for _, s, _ in parts], axis=-1)
+    s = end_to_end(A, [s for _, s, _ in parts])
 
     def leading(sides: list[LinearOperator]) -> np.ndarray:
         """The first columns of each block."""
@@ -372,7 +330,7 @@ def svd_block_diagonal(A: Any, k: Any, method: Any) -> Triplets:
 def svd_inverse(A: Any, k: Any, method: Any) -> Triplets:
     """A^-1 = V Σ^-1 U^H for A = U Σ V^H, in reverse"""
     U, s, V = svd(A.A, None, method)
-    return sorted_triplets(V, reciprocal(s), U, _count(A, k))
+    return sorted_triplets(V, reciprocal(s), U, count_triplets(A, k))
 
 
 # --------------------------------------------------------------------------------------------------

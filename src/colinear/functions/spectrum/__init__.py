@@ -6,13 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
-from operator import index
 from typing import Any
 
 import numpy as np
 
 from ... import autodiff
-from ...backends import Array, namespace_of
+from ...backends import Array, matrix_inverse, namespace_of, without_zeros
 from ...dispatch import Choice, check_part, function, rule
 from ...info import Info, report
 from ...methods import EIGEN, SVRG, Arnoldi, Auto, Lanczos, Method, Spectral, fitting
@@ -36,6 +35,7 @@ from .order import (
     Asked,
     Pairs,
     automatic,
+    checked_count,
     combinations,
     dense_cost,
     expected_cost,
@@ -99,12 +99,14 @@ def eigenpairs(
     array([1., 3.])
     """
     asked = check(A, k, which, method)
-    asked = asked._replace(chosen=_fitted(asked.chosen, asked.is_hermitian))
-    chosen, is_hermitian, like = asked.chosen, asked.is_hermitian, partial(pairs_like, asked)
+    chosen, is_hermitian = asked.chosen, asked.is_hermitian
+    if is_hermitian and isinstance(chosen, Arnoldi):  # which is Lanczos with such an A
+        chosen = Lanczos(**{f.name: getattr(chosen, f.name) for f in fields(chosen)})
+        asked = asked._replace(chosen=chosen)
     is_free, iteration = isinstance(chosen, Auto), None
     if 0 not in (asked.k, *A.shape):
         iteration = automatic(asked) if is_free else chosen
-    run = lambda: _dense_pairs(asked)
+    run, like = partial(_dense_pairs, asked), partial(pairs_like, asked)
     if isinstance(iteration, (Spectral, SVRG)):
         otherwise = run if is_free and is_affordable(A) else None
         why = "a few eigenvalues of a large operator" if is_free else "asked for"
@@ -120,19 +122,17 @@ def _dense_pairs(asked: Asked) -> Pairs:
     A, k, is_hermitian = asked.A, asked.k, asked.is_hermitian
     xp, M = A.xp, dense(A)
     if 0 in M.shape:
-        return asked.typed(filled(A, 0.0, *A.batch_shape, k)), asked.wrap(
-            xp.astype(M[..., :k], A.dtype if is_hermitian else xp.complex_dtype(A.dtype))
-        )
+        vectors = xp.astype(M[..., :k], A.dtype if is_hermitian else xp.complex_dtype(A.dtype))
+        return asked.typed(filled(A, 0.0, *A.batch_shape, k)), asked.wrap(vectors)
     values, V = (autodiff.eigh if is_hermitian else autodiff.eig)(xp, M)
     with ignore_float_errors(xp):
         sensitivity = None if is_hermitian else sensitivity_of(xp, xp.stop_gradient(V))
-    if not is_hermitian or k < asked.n:  # else they ascend as they come
-        order = asked.order(xp.stop_gradient(values))[..., :k]
-        values, V = xp.take_along_axis(values, order, axis=-1), take_columns(xp, V, order)
-        if sensitivity is not None:
-            sensitivity = xp.take_along_axis(sensitivity, order, axis=-1)
-    with ignore_float_errors(xp):
-        held, at, along = (xp.stop_gradient(x) for x in (M, values, V))
+        if not is_hermitian or k < asked.n:  # else they ascend as they come
+            order = asked.order(xp.stop_gradient(values))[..., :k]
+            values, V = xp.take_along_axis(values, order, axis=-1), take_columns(xp, V, order)
+            if sensitivity is not None:
+                sensitivity = xp.take_along_axis(sensitivity, order, axis=-1)
+        held, at, along = map(xp.stop_gradient, (M, values, V))
         report_pairs(asked, "Eigh" if is_hermitian else "Eig", held, at, along, sensitivity)
     return to_result_dtype(xp, values, A.dtype), asked.wrap(V)
 
@@ -142,11 +142,26 @@ def check(A: LinearOperator, k: Any, which: Any, method: Any, known: bool = Fals
 
     `known`: whether the spectrum is known, so that `Eigh()` cannot make it real.
     """
-    k = _count(A, k, which)
+    n = square_size("eig", A, *NEED)
+    if which not in WHICH:
+        raise ValueError(
+            f"eig: which is {which!r}; it must be one of {', '.join(map(repr, WHICH))}."
+        )
+    bounds = f"an operator of {n}x{n} has {n} eigenvalues."
+    count = n if k is None else checked_count("eig", k, 0, n, bounds)
     chosen = fitting("eig", method, *EIGEN)
     is_hermitian = bool(A.properties & SELF_ADJOINT) if known else is_hermitian_by(A, chosen)
-    _check_order(which, is_hermitian)
-    return Asked(A, k, which, is_hermitian, method, chosen)
+    if which in ("LA", "SA") and not is_hermitian:
+        raise ValueError(
+            f"eig: which={which!r} orders real eigenvalues, and A is not known to be self-adjoint. "
+            f"Annotate it, SelfAdjoint(A), or use which={which[0] + 'R'!r}."
+        )
+    if which in ("LI", "SI") and is_hermitian:
+        raise ValueError(
+            f"eig: which={which!r} orders by imaginary parts, and a self-adjoint A has real "
+            "eigenvalues. Use one of 'LM', 'SM', 'LA', 'SA'."
+        )
+    return Asked(A, count, which, is_hermitian, method, chosen)
 
 
 def is_hermitian_by(A: LinearOperator, method: Method) -> bool:
@@ -158,50 +173,10 @@ def is_hermitian_by(A: LinearOperator, method: Method) -> bool:
     return bool(A.properties & SELF_ADJOINT or method.needs & SELF_ADJOINT)
 
 
-def _fitted(method: Method, is_hermitian: bool) -> Method:
-    """The method that gives real pairs of a self-adjoint A: Arnoldi with such an A is Lanczos."""
-    if is_hermitian and isinstance(method, Arnoldi):
-        return Lanczos(**{f.name: getattr(method, f.name) for f in fields(method)})
-    return method
-
-
-def _count(A: LinearOperator, k: Any, which: Any) -> int:
-    """How many to find, or an error."""
-    n = square_size("eig", A, *NEED)
-    if which not in WHICH:
-        raise ValueError(
-            f"eig: which is {which!r}; it must be one of {', '.join(map(repr, WHICH))}."
-        )
-    if k is None:
-        return n
-    try:
-        count = index(k)
-    except TypeError:
-        raise ValueError(f"eig: k is {k!r}; it must be a whole number.") from None
-    if not 0 <= count <= n:
-        raise ValueError(f"eig: k is {count}; an operator of {n}x{n} has {n} eigenvalues.")
-    return count
-
-
-def _check_order(which: str, is_hermitian: bool) -> None:
-    if which in ("LA", "SA") and not is_hermitian:
-        raise ValueError(
-            f"eig: which={which!r} orders real eigenvalues, and A is not known to be self-adjoint. "
-            f"Annotate it, SelfAdjoint(A), or use which={which[0] + 'R'!r}."
-        )
-    if which in ("LI", "SI") and is_hermitian:
-        raise ValueError(
-            f"eig: which={which!r} orders by imaginary parts, and a self-adjoint A has real "
-            "eigenvalues. "
-            f"Use one of 'LM', 'SM', 'LA', 'SA'."
-        )
-
-
 def sensitivity_of(xp: Any, V: Array) -> Array:
     """How much each eigenvalue moves with A: |y| |x| / |y^H x|, from the rows y^H of V^-1 (Golub
     and Van Loan, 7.2.2)."""
-    same = xp.eye(V.shape[-1], dtype=V.dtype, device=xp.device_of(V))
-    return xp.vector_norm(xp.lu_solve(*xp.lu_factor(V), xp.broadcast_to(same, V.shape)), axis=-1)
+    return xp.vector_norm(matrix_inverse(xp, V), axis=-1)
 
 
 def report_pairs(
@@ -221,7 +196,7 @@ def judge_pairs(
     """Report on eigenpairs by their residuals R = A V - V Λ, the norm of A and how sensitive
     they are."""
     xp = asked.A.xp
-    residual = xp.vector_norm(R, axis=-2) / xp.where(size == 0, 1, size)
+    residual = xp.vector_norm(R, axis=-2) / without_zeros(xp, size)
     right = residual <= asked.chosen.tolerance(xp, asked.A.dtype)
     fault, message = right, "A is not self-adjoint, as was claimed"
     if sensitivity is not None:
@@ -238,9 +213,8 @@ def judge_pairs(
 
 def pairs_like(asked: Asked) -> Pairs:
     """Ones and columns of the identity: of the shapes of k eigenvalues and eigenvectors."""
-    A = asked.A
-    ones = A.xp.ones((*A.batch_shape, asked.k), dtype=A.dtype, device=A._context.device)
-    return ones, first_columns(identity_like(A), asked.k)
+    A, k = asked.A, asked.k
+    return asked.typed(filled(A, 1.0, *A.batch_shape, k)), first_columns(identity_like(A), k)
 
 
 eig = function("eig", base=eigenpairs)
@@ -265,6 +239,9 @@ def eig_rule(
         return implementation
 
     return register
+
+
+known_eig_rule = partial(eig_rule, known=True)
 
 
 def is_real(c: Any) -> bool:
@@ -350,13 +327,6 @@ def smallest_eigenvalue(
     return _extreme(A, vector, method, "S", "eigmin")
 
 
-def _of_one_pair(*arguments: Any) -> bool:
-    return True
-
-
-eigmax = function(
-    "eigmax", base=largest_eigenvalue, forwards=True, rewrites=False, one_column=_of_one_pair
-)
-eigmin = function(
-    "eigmin", base=smallest_eigenvalue, forwards=True, rewrites=False, one_column=_of_one_pair
-)
+ONE_PAIR: Any = {"forwards": True, "rewrites": False, "one_column": lambda *arguments: True}
+eigmax = function("eigmax", base=largest_eigenvalue, **ONE_PAIR)
+eigmin = function("eigmin", base=smallest_eigenvalue, **ONE_PAIR)

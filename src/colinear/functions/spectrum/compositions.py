@@ -4,6 +4,7 @@ inverses and transposes."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from ...backends import Array
@@ -34,12 +35,12 @@ from ...operators.transposed import are_adjoint
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY, Stiefel
 from ...status import Status
 from ..common import (
-    completed,
     dense,
     filled,
     identity_like,
     ignore_float_errors,
     in_context,
+    is_square,
     once_each,
     operands_in_context,
     reciprocal_spectrum,
@@ -61,7 +62,8 @@ from . import (
     is_real,
     sensitivity_of,
 )
-from .order import Asked, by_key, combinations, is_affordable, kronecker, padded, reordered
+from .order import Asked, by_key, combinations, end_to_end, is_affordable, kronecker, reordered
+from .rules import pairs_of_similar
 
 
 def factors_fit(A: LinearOperator) -> bool:
@@ -78,34 +80,27 @@ def eig_kronecker(A: Any, asked: Asked) -> Pairs:
     """
     xp, is_sum, which, k = A.xp, isinstance(A, KroneckerSum), asked.which, asked.k
     is_hermitian = asked.is_hermitian
-    monotone = which[1] != "I" and is_sum != (which[1] == "M")
     few = 0 < k < asked.n and not A.batch_shape
+    monotone = few and which[1] != "I" and is_sum != (which[1] == "M")
 
     def pairs_of(factor: LinearOperator) -> Pairs:
         m = factor.shape[-1]
-        if not few or not monotone:
-            return eig(factor, None, "LM", asked.method)
-        # all are judged together
-        return eig(
-            factor, min(k, m) if is_hermitian or m > ALL_PAIRS else None, which, asked.method
-        )
+        # all of a small one: they are judged together
+        count = min(k, m) if monotone and (is_hermitian or m > ALL_PAIRS) else None
+        return eig(factor, count, which if monotone else "LM", asked.method)
 
     def keep(values: Array) -> Array | None:
         m = values.shape[-1]
-        if not few:
-            return None
         if monotone:
             return by_key(xp, values, which)[:k]
         # then both ends are enough
-        if is_hermitian and (which[1] != "M" or which[0] == "L") and 2 * k < m:
+        if few and is_hermitian and which != "SM" and 2 * k < m:
             order = xp.argsort(values, axis=-1, stable=True)
             return xp.concat([order[:k], order[m - k :]], axis=-1)
         return None
 
-    pairs = once_each(pairs_of, operands_in_context(A))
-    bases = [vectors for _, vectors in pairs]
-    spectra = [asked.typed(values) for values, _ in pairs]
-    values, places = combinations(xp, spectra, is_sum, keep)
+    spectra, bases = zip(*once_each(pairs_of, operands_in_context(A)))
+    values, places = combinations(xp, [asked.typed(w) for w in spectra], is_sum, keep)
     vectors = kronecker(bases)
     if not is_hermitian and k:
         _judge_together(A, bases, places, by_key(xp, values, which)[:k] if few else None)
@@ -119,14 +114,14 @@ ALL_PAIRS = 256  # rows of a factor of which all pairs cost as much as a few
 
 
 def _judge_together(
-    A: LinearOperator, bases: list[LinearOperator], places: Array, order: Array | None
+    A: LinearOperator, bases: Sequence[LinearOperator], places: Array, order: Array | None
 ) -> None:
     """Report if eigenvectors V ⊗ W are almost parallel, which those of V and of W alone need not
     be: how sensitive they are multiplies.
 
     `places` are those of the pairs in V ⊗ W, of which `order` picks those that are returned.
     """
-    xp, skew = A.xp, [V for V in bases if V.shape[-1] == V.shape[-2] and not V.properties & UNITARY]
+    xp, skew = A.xp, [V for V in bases if is_square(V) and not V.properties & UNITARY]
     if len(skew) < 2:
         return  # each factor has been judged
 
@@ -145,8 +140,7 @@ def _judge_together(
 @eig_rule(BlockDiag, when=all_square, hereditary=True)
 def eig_block_diagonal(A: Any, asked: Asked) -> Pairs:
     """diag(A, B) has the eigenvalues of A and those of B, and eigenvectors diag(V, W)"""
-    xp, kept = A.xp, A.properties & (SELF_ADJOINT | POSITIVE)
-    some = asked.some
+    kept, some = A.properties & (SELF_ADJOINT | POSITIVE), asked.some
 
     def pairs_of(block: LinearOperator) -> Pairs:
         count = None if some is None else min(some, block.shape[-1])
@@ -154,21 +148,15 @@ def eig_block_diagonal(A: Any, asked: Asked) -> Pairs:
 
     if (blocks := A.stack()) is not None:
         values, vectors = pairs_of(blocks)
-        values = xp.reshape(asked.typed(values), (*A.batch_shape, -1))
+        values = A.xp.reshape(values, (*A.batch_shape, -1))
         return asked.finish(values, as_blocks(vectors, len(A.operands)))
-    pairs = [pairs_of(block) for block in operands_in_context(A)]
-    parts = [asked.typed(values) for values, _ in pairs]
-    values = xp.concat(
-        [xp.broadcast_to(part, (*A.batch_shape, part.shape[-1])) for part in parts], axis=-1
-    )
-    return asked.finish(values, BlockDiag(*(vectors for _, vectors in pairs)))
+    spectra, bases = zip(*map(pairs_of, operands_in_context(A)))
+    return asked.finish(end_to_end(A, spectra), BlockDiag(*bases))
 
 
 def scalar_keeps_adjoint(A: Any) -> bool:
     """Whether A is square and the operator that is scaled is self-adjoint if A is."""
-    return A.shape[-1] == A.shape[-2] and bool(
-        A.A.properties & SELF_ADJOINT or not A.properties & SELF_ADJOINT
-    )
+    return is_square(A) and bool(A.A.properties & SELF_ADJOINT or not A.properties & SELF_ADJOINT)
 
 
 @eig_rule(Scaled, when=scalar_keeps_adjoint)
@@ -247,11 +235,7 @@ def eig_power(A: Any, asked: Asked) -> Pairs:
 
 def is_a_similarity(A: Any) -> bool:
     """Whether the outer factors are known to be Q and Q^H."""
-    return (
-        len(A.operands) >= 3
-        and A.shape[-1] == A.shape[-2]
-        and are_adjoint(A.operands[0], A.operands[-1])
-    )
+    return len(A.operands) >= 3 and is_square(A) and are_adjoint(A.operands[0], A.operands[-1])
 
 
 @eig_rule(Product[Stiefel, ..., LinearOperator], when=is_a_similarity, hereditary=True)  # type: ignore[misc]
@@ -259,14 +243,8 @@ def eig_similarity(A: Any, asked: Asked) -> Pairs:
     """Q A Q^H has the eigenvalues of A and eigenvectors Q V; 0 for the orthogonal complement of
     Q"""
     kept = A.properties & (SELF_ADJOINT | POSITIVE)
-    Q, inner = in_context(A.operands[0], A), in_context(Product(*A.operands[1:-1]), A)._claim(kept)
-    n, r, k = asked.n, Q.shape[-1], asked.k
-    if r == n or (k <= r and asked.zeros_come_last):
-        values, V = eig(inner, k, asked.which, asked.method)
-        return A.xp.broadcast_to(asked.typed(values), (*A.batch_shape, k)), Product(Q, V)
-    values, V = eig(inner, None, "LM", asked.method)
-    basis = Product(completed(Q, n), BlockDiag(V, Identity(n - r)))
-    return asked.finish(padded(A.xp, values, n), basis)
+    inner = in_context(Product(*A.operands[1:-1]), A)._claim(kept)
+    return pairs_of_similar(asked, in_context(A.operands[0], A), inner)
 
 
 ITERATIVE = (Lanczos, Arnoldi, LOBPCG, PowerIteration)
@@ -311,6 +289,5 @@ def eig_adjoint(A: Any, asked: Asked) -> Pairs:
         V = to_computing_dtype(xp, inv(vectors).H.to_dense())
         V = V / xp.vector_norm(V, axis=-2)[..., None, :]
         vectors = Dense(to_result_dtype(xp, V, A.dtype))
-    if isinstance(A, Adjoint):
-        return asked.finish(xp.conj(values), vectors)
-    return asked.finish(values, vectors.conj())
+    pairs = (xp.conj(values), vectors) if isinstance(A, Adjoint) else (values, vectors.conj())
+    return asked.finish(*pairs)

@@ -6,20 +6,20 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Number, Real
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ... import autodiff
-from ...backends import Array, adjoint, program
+from ...backends import Array, eye_like, inner_products, positive_or_one, program, without_zeros
 from ...errors import MethodError
 from ...factors.runs import check_inner_failures
 from ...info import Info, recording, report
 from ...methods import LOBPCG, SVRG, Arnoldi, Lanczos, PowerIteration, Spectral
 from ...methods.arnoldi import arnoldi
-from ...methods.basis import Pairs, plain
+from ...methods.basis import Pairs, every
 from ...methods.filtered import filtered
 from ...methods.lanczos import lanczos
 from ...methods.lobpcg import lobpcg
@@ -38,6 +38,7 @@ from ..common import (
 from .order import Asked, by_key, take_columns
 from .shift_invert import (
     DIVERGED,
+    Shifted,
     beyond,
     cheap_inverse,
     edge_of,
@@ -109,18 +110,17 @@ def _run(
     pairs = pairs._replace(vectors=None)  # so that they can go
     # orthonormal to the last digit: V (V^H V)^(-1/2), of which this is the first step
     if is_hermitian:
-        G = xp.matmul(adjoint(xp, V), V)
-        V = xp.matmul(V, 1.5 * xp.eye(k, dtype=V.dtype, device=xp.device_of(V)) - 0.5 * G)
+        G = inner_products(xp, V, V)
+        V = xp.matmul(V, 1.5 * eye_like(xp, V) - 0.5 * G)
     values, residual = _quotients(xp, A, V, is_hermitian)
     size = _size(xp, A, noise) if is_inverse else pairs.size
-    residual = residual / xp.where(size == 0, 1, size)[..., None]
+    residual = residual / without_zeros(xp, size)[..., None]
     # no vector was found
     residual = xp.where(xp.vector_norm(V, axis=-2) > 0.5, residual, 1 + 0 * residual)
-    order = (
-        xp.argsort(values, axis=-1, stable=True)
-        if is_hermitian
-        else by_key(xp, values - shift if shift else values, which)
-    )
+    if is_hermitian:
+        order = xp.argsort(values, axis=-1, stable=True)
+    else:
+        order = by_key(xp, values - shift if shift else values, which)
     values, residual = (xp.take_along_axis(x, order, axis=-1) for x in (values, residual))
     matvecs = pairs.matvecs + k + (POWER_STEPS if is_inverse else 0)
     return Found(values, take_columns(xp, V, order), residual, matvecs, *pairs[4:])
@@ -131,22 +131,21 @@ def _quotients(xp: Any, A: LinearOperator, V: Array, is_hermitian: bool) -> tupl
     products may take memory of their own."""
     k = V.shape[-1]
     width = k if xp.name == "jax" else COLUMNS
-    parts = []
+    values, residuals = [], []
     for i in range(0, k, width):
         X = V[..., i : i + width]
         AX = A @ X
-        values = xp.vecdot(X, AX, axis=-2)
-        values = xp.real(values) if is_hermitian else values
-        parts.append((values, xp.vector_norm(AX - X * values[..., None, :], axis=-2)))
-    values, residual = (xp.concat([part[i] for part in parts], axis=-1) for i in (0, 1))
-    return values, residual
+        quotients = xp.vecdot(X, AX, axis=-2)
+        values.append(xp.real(quotients) if is_hermitian else quotients)
+        residuals.append(xp.vector_norm(AX - X * values[-1][..., None, :], axis=-2))
+    return xp.concat(values, axis=-1), xp.concat(residuals, axis=-1)
 
 
 def _size(xp: Any, A: LinearOperator, x: Array) -> Array:
     """The norm of A from below, by a few powers."""
     size = xp.vector_norm(x, axis=-1)
     for _ in range(POWER_STEPS):
-        x = (A @ (x / xp.where(size == 0, 1, size)[..., None])[..., None])[..., 0]
+        x = (A @ (x / without_zeros(xp, size)[..., None])[..., None])[..., 0]
         size = xp.vector_norm(x, axis=-1)
     return size
 
@@ -161,23 +160,17 @@ def _krylov(
     limit = method.limit(n, m)
     most = limit * (CHEAPER if method.max_iters is None else 1)
     shift = 0.0 if inverse else method.shift or 0.0
+    options: Any = {
+        "m": m,
+        "tol": method.tolerance(xp, start.dtype),
+        "householder": method.orthogonalisation == "householder",
+        "again": method.repeated,
+        "watch": watcher(method, k),
+    }
 
-    def run(algorithm: Any, start: Array, max_iters: Any, **more: Any) -> Pairs:
-        return algorithm(
-            xp,
-            B.__matmul__,
-            start,
-            noise,
-            k,
-            which,
-            m=m,
-            tol=method.tolerance(xp, start.dtype),
-            max_iters=max_iters,
-            householder=method.orthogonalisation == "householder",
-            again=method.repeated,
-            watch=watcher(method, k),
-            **more,
-        )
+    def run(algorithm: Any, start: Array, most: Any, **more: Any) -> Pairs:
+        vectors = start, noise, k, which
+        return algorithm(xp, B.__matmul__, *vectors, max_iters=most, **options, **more)
 
     if isinstance(method, Arnoldi):
         return run(arnoldi, start, limit, shift=shift, relative=inverse)
@@ -203,23 +196,19 @@ def _after(second: Any, first: Any) -> Any:
 def _one_by_one(xp: Any, method: Any, B: Any, start: Array, noise: Array, *rest: Any) -> Pairs:
     """The elements of a batch, one after the other."""
     batch = start.shape[:-1]
-    runs: list[Any] = [
-        _krylov(xp, method, B[i], start[i], noise[i], *rest) for i in np.ndindex(*batch)
-    ]
-
-    def together(i: int) -> Array:
-        arrays = [run[i] for run in runs]
-        return xp.reshape(xp.stack(arrays, axis=0), (*batch, *arrays[0].shape))
-
+    runs = [_krylov(xp, method, B[i], start[i], noise[i], *rest) for i in np.ndindex(*batch)]
+    each: Any = Pairs._make(zip(*runs))  # what all runs have found, by fields
+    together = lambda x: xp.reshape(xp.stack(x, axis=0), (*batch, *x[0].shape))
+    everywhere = functools.partial(functools.reduce, operator.and_)
     return Pairs(
-        values=together(0),
-        vectors=together(1),
-        size=together(2),
-        matvecs=sum(run.matvecs for run in runs),
-        iterations=sum(run.iterations for run in runs),
-        done=functools.reduce(operator.and_, [run.done for run in runs]),
-        finite=functools.reduce(operator.and_, [run.finite for run in runs]),
-        stopped=any(run.stopped for run in runs),
+        values=together(each.values),
+        vectors=together(each.vectors),
+        size=together(each.size),
+        matvecs=sum(each.matvecs),
+        iterations=sum(each.iterations),
+        done=everywhere(each.done),
+        finite=everywhere(each.finite),
+        stopped=any(each.stopped),
     )
 
 
@@ -228,11 +217,8 @@ def _simple(
 ) -> Pairs:
     n = start.shape[-1]
     size = method.size(n, k)
-    options = {
-        "tol": method.tolerance(xp, start.dtype),
-        "max_iters": method.limit(n, size),
-        "watch": watcher(method, k),
-    }
+    tol, limit = method.tolerance(xp, start.dtype), method.limit(n, size)
+    options: Any = {"tol": tol, "max_iters": limit, "watch": watcher(method, k)}
     if isinstance(method, PowerIteration):
         return power_iteration(xp, B.__matmul__, start, **options)
     precondition = None if M is None else M.__matmul__
@@ -272,14 +258,9 @@ FLOOR = 100  # roundings below which no tolerance is met
 
 def _iterated(asked: Asked) -> tuple[Found, Any, list[Info]]:
     """The pairs that are asked for, the status, and what was reported on the way."""
-    A, k, which, method, is_hermitian = (
-        asked.A,
-        asked.k,
-        asked.which,
-        asked.chosen,
-        asked.is_hermitian,
-    )
-    xp, n, fixed = A.xp, asked.n, A.detach()
+    A, k, which, is_hermitian, _, method = asked
+    xp, fixed = A.xp, A.detach()
+    tol = method.tolerance(xp, A.dtype)
     if isinstance(method, SVRG):
         return (*_sampled(xp, sampled_pairs(fixed, k, which, method)), [])
     shift = getattr(method, "shift", None)
@@ -292,18 +273,17 @@ def _iterated(asked: Asked) -> tuple[Found, Any, list[Info]]:
     if positive and shift is None and which in ("LM", "SM"):
         which = which[0] + "A"
     _check(method, k, which)
-    # the basis spans the space: no pair can be missed
-    is_whole = hasattr(method, "basis") and method.size(n, k) >= n
-    is_partial = isinstance(method, Arnoldi) and not is_whole
+    # else the basis spans the space: no pair can be missed
+    is_partial = isinstance(method, Arnoldi) and method.size(asked.n, k) < asked.n
     edge = inverse = None
     if shift is not None:
         inverse = inverse_at(fixed, shift, form=is_partial)
         if inverse is None and is_partial:
             raise MethodError(
                 "eig: no cheap inverse of A - shift I is known, which Arnoldi(shift=) needs: the "
-                "pairs nearest to a number inside the "
-                "spectrum of an operator that is not self-adjoint cannot be found from products "
-                "alone. Use eig(Dense(A.to_dense()), ...) if the matrix fits into memory."
+                "pairs nearest to a number inside the spectrum of an operator that is not self-"
+                "adjoint cannot be found from products alone. Use eig(Dense(A.to_dense()), ...) "
+                "if the matrix fits into memory."
             )
     elif (which == "SM" or (which == "SA" and positive)) and hasattr(method, "shift"):
         inverse = cheap_inverse(fixed)
@@ -316,46 +296,36 @@ def _iterated(asked: Asked) -> tuple[Found, Any, list[Info]]:
     start, noise = random_starts(A, method, dtype)
     if method.x0 is not None:
         start = _given_start(xp, A, method, dtype)
-    # which is made of functions, so it comes after them
-    from ...preconditioners import (
-        as_preconditioner,
-    )
+    from ...preconditioners import as_preconditioner  # made of functions, so it comes after them
 
     with recording() as dropped, ignore_float_errors(xp):
         M = as_preconditioner(getattr(method, "preconditioner", None), fixed)
 
-        def run() -> Found:
+        def run(inverse: Shifted | None) -> Found:
             options = k, which, inverse is not None, is_hermitian
             run = program_of("eig", fixed, _run, method.without_arrays(), *options)
             return run(fixed, fixed if inverse is None else inverse.inverse, M, start, noise)
 
-        found = run()
-        if (
-            edge is not None
-            and inverse is not None
-            and edge.is_beyond(host_value(xp, found.values), inverse.shift.real)
-        ):
+        found = run(inverse)
+        if edge and inverse and edge.is_beyond(host_value(xp, found.values), inverse.shift.real):
             inverse = beyond(fixed, edge, far=True)
-            found = _after(run(), found)
-    # pairs of what is no inverse may not be the nearest
-    if inverse is not None and inverse.failed is not False:
-        found = found._replace(done=found.done & xp.logical_not(inverse.failed))
-    if is_partial and which in ("SM", "SI") and inverse is None:
+            found = _after(run(inverse), found)
+    done = found.done
+    if inverse is None and is_partial and which in ("SM", "SI"):
         # Ritz values inside the spectrum may be anything: nothing says that none is nearer
-        found = found._replace(done=False)
+        done = False
+    elif inverse is not None and inverse.failed is not False:
+        done = done & ~inverse.failed  # pairs of what is no inverse may not be the nearest
     # pairs that are right may not be the ones asked for, unless the run came to its end
-    right = plain(xp, xp.all(found.residual <= method.tolerance(xp, A.dtype)))
-    right = right & found.done if isinstance(method, (Lanczos, Arnoldi)) else right
-    return (
-        found,
-        status_of_run(xp, right, *found[5:], method.tolerance(xp, A.dtype), dtype),
-        dropped,
-    )
+    right = every(xp, found.residual <= tol)
+    right = right & done if isinstance(method, (Lanczos, Arnoldi)) else right
+    ended = done, found.finite, found.stopped
+    return found, status_of_run(xp, right, ended, tol, dtype), dropped
 
 
 def _sampled(xp: Any, run: Any) -> tuple[Found, Status | Array]:
     """A run of SVRG, which has judged its answer by A itself."""
-    residual = run.residual / xp.where(run.norm > 0, run.norm, 1)
+    residual = run.residual / positive_or_one(xp, run.norm)
     ended = run.status == 0, run.status != int(Status.NONFINITE), False
     found = Found(run.values, run.vectors, residual, run.matvecs, run.epochs, *ended)
     return found, known_status(xp, run.status)
@@ -393,10 +363,10 @@ def _given_start(xp: Any, A: LinearOperator, method: Any, dtype: Any) -> Array:
     return xp.broadcast_to(x0, (*A.batch_shape, A.shape[-1]))
 
 
-def status_of_run(
-    xp: Any, right: Any, done: Any, finite: Any, stopped: Any, tol: float, dtype: Any
-) -> Any:
-    """A `Status`, or an array of its value under tracing."""
+def status_of_run(xp: Any, right: Any, ended: Sequence[Any], tol: float, dtype: Any) -> Any:
+    """A `Status`, or an array of its value under tracing, of a run that ended so: whether it was
+    done, is finite, and was stopped."""
+    done, finite, stopped = ended
     poor = Status.STAGNATION if tol < FLOOR * xp.eps(dtype) else Status.INACCURATE
     return first_failure(
         xp,

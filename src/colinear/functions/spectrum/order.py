@@ -4,15 +4,16 @@ triangles, completed bases; and when `Auto` iterates."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import reduce
-from itertools import pairwise
-from operator import add, mul
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain, pairwise
+from operator import add, index, mul
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...backends import Array, get, namespace_of, places_like, program
+from ...backends import Array, get, namespace_of, places_like, program, zeros_like
 from ...dispatch import Cost
 from ...methods import SVRG, Arnoldi, Lanczos, Method
 from ...operators import (
@@ -29,7 +30,7 @@ from ...operators.batch import broadcast_batch
 from ...operators.context import broadcast_batches, given_context
 from ...operators.tree import index_or_array
 from ...operators.unitary import pad_end
-from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL
+from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL, Stiefel
 from ..common import (
     first_columns,
     ignore_float_errors,
@@ -44,11 +45,24 @@ from .shift_invert import is_cheap
 Pairs = tuple[Array, LinearOperator]
 
 
+def checked_count(
+    function: str, count: Any, least: int, most: int, bounds: str, name: str = "k"
+) -> int:
+    """A whole number from `least` to `most`, or an error that says what it must be."""
+    try:
+        found = index(count)
+    except TypeError:
+        raise ValueError(f"{function}: {name} is {count!r}; it must be a whole number.") from None
+    if not least <= found <= most:
+        raise ValueError(f"{function}: {name} is {found}; {bounds}")
+    return found
+
+
 class Asked(NamedTuple):
     """What a call of `eig` asks for: which pairs of A, how many, and whether they are those of a
     self-adjoint operator. `method` is as it was given, `chosen` the object that it stands for."""
 
-    A: LinearOperator
+    A: Any
     k: int
     which: str
     is_hermitian: bool
@@ -87,9 +101,9 @@ class Asked(NamedTuple):
         order = by_key(xp, values, self.which)
         if not self.is_hermitian:
             return order
-        chosen = xp.take_along_axis(values, order[..., :k], axis=-1)
-        rising = xp.argsort(chosen, axis=-1, stable=True)
-        return xp.concat([xp.take_along_axis(order, rising, axis=-1), order[..., k:]], axis=-1)
+        pick = partial(xp.take_along_axis, axis=-1)
+        rising = xp.argsort(pick(values, order[..., :k]), axis=-1, stable=True)
+        return xp.concat([pick(order, rising), order[..., k:]], axis=-1)
 
     def finish(self, values: Array, vectors: LinearOperator) -> Pairs:
         """The pairs that were asked for, out of these, which may be in any order."""
@@ -102,7 +116,7 @@ class Asked(NamedTuple):
     def wrap(self, V: Array) -> LinearOperator:
         """Columns that were computed, as the eigenvectors that are returned."""
         vectors = Dense(to_result_dtype(self.A.xp, V, self.A.dtype))
-        return vectors._claim(STIEFEL) if self.is_hermitian else vectors
+        return Stiefel(vectors) if self.is_hermitian else vectors
 
 
 # --------------------------------------------------------------------------------------------------
@@ -123,32 +137,25 @@ def by_key(xp: Any, values: Array, which: str) -> Array:
 
 
 def _by_key(xp: Any, which: str, values: Array) -> Array:
-    by_size = which[1] == "M"
-    size = xp.abs(values)
-    first = size if by_size else xp.abs(xp.imag(values)) if which[1] == "I" else xp.real(values)
+    pick = partial(xp.take_along_axis, axis=-1)
+    sort = partial(xp.argsort, axis=-1, stable=True)
+    first = size = xp.abs(values)
+    if which[1] == "I":
+        first = xp.abs(xp.imag(values))
+    elif which[1] != "M":
+        first = xp.real(values)
     keys = [-first if which[0] == "L" else first]
     keys += [-xp.real(values)] if which[1] in "MI" else []
     keys += [-xp.imag(values)] if xp.is_complex(values) else []
-    order = xp.argsort(keys[0], axis=-1, stable=True)
-    group: Any = None
+    order, group = sort(keys[0]), None
     with ignore_float_errors(xp):
         for before, key in pairwise(keys):
-            group = _groups(
-                xp,
-                xp.take_along_axis(before, order, axis=-1),
-                xp.take_along_axis(size, order, axis=-1),
-                group,
-            )
+            group = _groups(xp, pick(before, order), pick(size, order), group)
             if group is None:
                 break
-            step = xp.argsort(xp.take_along_axis(key, order, axis=-1), axis=-1, stable=True)
-            step = xp.take_along_axis(
-                step,
-                xp.argsort(xp.take_along_axis(group, step, axis=-1), axis=-1, stable=True),
-                axis=-1,
-            )
-            # the groups keep their places, so `group` needs no sorting
-            order = xp.take_along_axis(order, step, axis=-1)
+            step = sort(pick(key, order))
+            step = pick(step, sort(pick(group, step)))
+            order = pick(order, step)  # the groups keep their places, so `group` needs no sorting
     return order
 
 
@@ -159,32 +166,27 @@ def _groups(xp: Any, key: Array, size: Array, within: Array | None) -> Array | N
     n = key.shape[-1]
     rounding = min(16 * math.sqrt(n), 512) * xp.eps(key.dtype)
     gap = key[..., 1:] - key[..., :-1]
-    joined = xp.logical_and(
-        gap <= rounding * xp.maximum(size[..., 1:], size[..., :-1]), xp.isfinite(gap)
-    )
+    joined = (gap <= rounding * xp.maximum(size[..., 1:], size[..., :-1])) & xp.isfinite(gap)
     if within is not None:
-        joined = xp.logical_and(joined, within[..., 1:] == within[..., :-1])
+        joined = joined & (within[..., 1:] == within[..., :-1])
     if xp.name == "numpy" and not joined.any():
         return None
-    begins = xp.concat(
-        [xp.broadcast_to(xp.asarray(True, device=xp.device_of(key)), key[..., :1].shape), ~joined],
-        axis=-1,
-    )
+    device, pick = xp.device_of(key), partial(xp.take_along_axis, axis=-1)
+    edge = xp.ones(key[..., :1].shape, dtype=xp.bool, device=device)
+    edges = xp.concat([edge, ~joined, edge], axis=-1)  # before each number, and behind the last
+    begins = edges[..., :-1]
     number = xp.cumsum(xp.where(begins, 1, 0), axis=-1)
-    places = xp.broadcast_to(xp.arange(n, device=xp.device_of(key)), key.shape)
-    starts = xp.sort(xp.where(begins, places, n), axis=-1)
-    bounds = xp.concat([starts, xp.where(starts[..., :1] < 0, 0, n)], axis=-1)
-    first, last = (
-        xp.take_along_axis(bounds, number - 1, axis=-1),
-        xp.take_along_axis(bounds, number, axis=-1) - 1,
-    )
-    spread = xp.take_along_axis(key, last, axis=-1) - xp.take_along_axis(key, first, axis=-1)
-    largest = xp.maximum(
-        xp.take_along_axis(size, first, axis=-1), xp.take_along_axis(size, last, axis=-1)
-    )
-    return xp.cumsum(
-        xp.where(xp.logical_or(begins, spread > 4 * rounding * largest), 1, 0), axis=-1
-    )
+    bounds = xp.sort(xp.where(edges, xp.arange(n + 1, device=device), n), axis=-1)
+    first, last = pick(bounds, number - 1), pick(bounds, number) - 1
+    spread = pick(key, last) - pick(key, first)
+    largest = xp.maximum(pick(size, first), pick(size, last))
+    return xp.cumsum(xp.where(begins | (spread > 4 * rounding * largest), 1, 0), axis=-1)
+
+
+def end_to_end(A: LinearOperator, parts: Sequence[Array]) -> Array:
+    """Numbers of the parts of A as one array, each with the batch shape of the whole."""
+    xp, batch = A.xp, A.batch_shape
+    return xp.concat([xp.broadcast_to(x, (*batch, x.shape[-1])) for x in parts], axis=-1)
 
 
 def padded(xp: Any, values: Array, count: int) -> Array:
@@ -192,8 +194,7 @@ def padded(xp: Any, values: Array, count: int) -> Array:
     missing = count - values.shape[-1]
     if missing <= 0:
         return values[..., :count]
-    shape = (*values.shape[:-1], missing)
-    zeros = xp.zeros(shape, dtype=values.dtype, device=xp.device_of(values))
+    zeros = zeros_like(xp, values, (*values.shape[:-1], missing))
     return xp.concat([values, zeros], axis=-1)
 
 
@@ -205,50 +206,21 @@ def combinations(
 ) -> tuple[Array, Array]:
     """All sums or products of one value of each spectrum, or those that `keep` picks on the way,
     and their places."""
-
-    def add_factor(state: tuple[Array, Array], w: Array) -> tuple[Array, Array]:
-        values, places = state
-        m = w.shape[-1]
-        values, places = (
-            outer(add if is_sum else mul, values, w),
-            outer(add, m * places, xp.arange(m, device=xp.device_of(w))),
-        )
-        kept = keep(values)
-        return (
-            (values, places)
-            if kept is None
-            else (xp.take(values, kept, axis=-1), xp.take(places, kept, axis=-1))
-        )
-
-    first = spectra[0]
-    return reduce(
-        add_factor, spectra[1:], (first, xp.arange(first.shape[-1], device=xp.device_of(first)))
-    )
+    numbers = [places_like(xp, w) for w in spectra]
+    values, places = spectra[0], numbers[0]
+    for w, own in zip(spectra[1:], numbers[1:]):
+        values = outer(add if is_sum else mul, values, w)
+        places = outer(add, w.shape[-1] * places, own)
+        if (kept := keep(values)) is not None:
+            values, places = (xp.take(x, kept, axis=-1) for x in (values, places))
+    return values, places
 
 
-def kronecker(factors: list[LinearOperator]) -> LinearOperator:
+def kronecker(factors: Sequence[Any]) -> LinearOperator:
     """The Kronecker product; of sine transforms that of the grid, which moves no axes."""
     if all(isinstance(factor, Sine) for factor in factors):
-        return Sine._of(sum((factor.grid for factor in factors), ()), factors[0].context)  # type: ignore[attr-defined]
+        return Sine._of(sum((factor.grid for factor in factors), ()), factors[0].context)
     return Kronecker(*factors)
-
-
-# --------------------------------------------------------------------------------------------------
-
-
-def triangular_vectors(xp: Any, T: Array, places: Array) -> Array:
-    """Eigenvectors, not normalised, of upper triangular T for the eigenvalues at `places` of its
-    diagonal: (T_11 - t I) x = -T_12."""
-    R = xp.take_along_axis(T, places[..., None, :], axis=-1)
-    Y, c = xp.solve_shifted(T, places, -R)
-    here = places_like(xp, T)[:, None] == places[..., None, :]
-    return Y + xp.where(here, c[..., None, :], 0)
-
-
-def reversed_transpose(xp: Any, T: Array) -> Array:
-    """T^T with rows and columns in reverse: upper triangular again, with the left eigenvectors
-    of T (reversed) for its own."""
-    return xp.flip(xp.matrix_transpose(T), axis=(-2, -1))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -257,20 +229,16 @@ def reversed_transpose(xp: Any, T: Array) -> Array:
 def cycles(perm: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:
     """The places of a permutation along its cycles, i, perm[i], perm[perm[i]], ..., the shorter
     cycles first, and the pairs (how many cycles, of what length)."""
-    n = len(perm)
-    found: dict[int, list[list[int]]] = {}
-    unseen = np.ones(n, dtype=bool)
-    following = perm.tolist()
-    for start in range(n):
-        if unseen[start]:
-            cycle = [start]
-            while (place := following[cycle[-1]]) != start:
-                cycle.append(place)
-            unseen[cycle] = False
-            found.setdefault(len(cycle), []).append(cycle)
-    lengths = sorted(found)
-    order = [place for length in lengths for cycle in found[length] for place in cycle]
-    return np.asarray(order, dtype=np.int64), [(len(found[length]), length) for length in lengths]
+    following, found = dict(enumerate(perm.tolist())), []
+    for place in range(len(perm)):
+        cycle = []
+        while place in following:
+            cycle.append(place)
+            place = following.pop(place)
+        found.append(cycle)
+    found = sorted(filter(None, found), key=len)
+    order = np.fromiter(chain.from_iterable(found), np.int64)
+    return order, [(count, length) for length, count in Counter(map(len, found)).items()]
 
 
 # --------------------------------------------------------------------------------------------------
@@ -322,7 +290,7 @@ INSIDE = 20  # products to a row that pairs inside the spectrum are expected to 
 
 def is_affordable(A: LinearOperator) -> bool:
     """Whether the matrix may be formed: it is stored, or small."""
-    return isinstance(A, Dense) or A.shape[-1] <= LARGEST_DENSE
+    return isinstance(A, Dense) or math.prod(A.shape[-2:]) <= LARGEST_DENSE**2
 
 
 def automatic(asked: Asked) -> Method | None:
@@ -378,7 +346,10 @@ def reordered(Q: LinearOperator, order: Array, k: int, places: Any = None) -> Li
     perm = seen_value(xp, order)
     perm = order if perm is None else np.asarray(perm)
     if places is not None:
-        perm = _with_the_others(perm, places, n)
+        xp, rest = namespace_of(perm), np.setdiff1d(np.arange(n), places)
+        places, rest = (xp.asarray(x, device=xp.device_of(perm)) for x in (places, rest))
+        others = xp.broadcast_to(rest, (*perm.shape[:-1], rest.shape[0]))
+        perm = xp.concat([places[perm], others], axis=-1)
     if isinstance(perm, np.ndarray) and (perm[..., :k] == np.arange(k)).all():
         return broadcast_batch(
             first_columns(Q, k), broadcast_batches(Q.batch_shape, perm.shape[:-1])
@@ -389,16 +360,6 @@ def reordered(Q: LinearOperator, order: Array, k: int, places: Any = None) -> Li
         index_or_array(perm, "columns"), given_context("columns", None if Q.is_neutral else Q, None)
     )
     return first_columns(Product(Q, P.T)._claim(kept), k)
-
-
-def _with_the_others(order: Any, places: np.ndarray, n: int) -> Any:
-    """The columns `places[order]` of n, and behind them all that are not among the places."""
-    xp = namespace_of(order)
-    device = xp.device_of(order)
-    rest = xp.asarray(np.setdiff1d(np.arange(n), places), device=device)
-    others = xp.broadcast_to(rest, (*order.shape[:-1], rest.shape[0]))
-    chosen = xp.take(xp.asarray(places, device=device), order, axis=0)
-    return xp.concat([chosen, others], axis=-1)
 
 
 def take_columns(xp: Any, V: Array, order: Array) -> Array:

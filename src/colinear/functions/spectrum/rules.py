@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ... import autodiff
-from ...backends import Array, adjoint
+from ...backends import Array, adjoint, hermitian, inner_products, places_like
 from ...dispatch import Choice
 from ...factors.inverse import Inverse
 from ...info import Info, report
@@ -32,27 +32,29 @@ from ...operators import (
     Zero,
     hstack,
 )
+from ...operators.context import kind_of
 from ...operators.diagonal import scalar_of
 from ...operators.scaled import beside
 from ...operators.transposed import are_adjoint
 from ...operators.tree import Index
-from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Unitary
+from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY, Stiefel, Unitary
 from ...status import Status, first_failure
 from ..common import (
+    array_like,
     complement,
     completed,
     filled,
-    first_columns,
     host_value,
     identity_like,
     ignore_float_errors,
+    is_square,
     report_finite,
     reports_nonfinite,
     to_computing_dtype,
     to_result_dtype,
     values_are_seen,
 )
-from . import Pairs, eig, eig_rule, not_empty, report_pairs
+from . import Pairs, eig, eig_rule, known_eig_rule, not_empty, pairs_like, report_pairs
 from .order import (
     Asked,
     cycles,
@@ -60,9 +62,7 @@ from .order import (
     is_affordable,
     is_periodic,
     padded,
-    reversed_transpose,
     symbol,
-    triangular_vectors,
 )
 
 # Products V A V^-1 that are seen to be similar to A, by how they were made.
@@ -81,9 +81,12 @@ def are_inverse(A: Any, B: Any) -> bool:
         return True
     if (isinstance(B, Inverse) and B.A is A) or (isinstance(A, Inverse) and A.A is B):
         return True
-    both = [isinstance(X, kind) for kind in (Kronecker, BlockDiag) for X in (A, B)]
-    alike = (all(both[:2]) or all(both[2:])) and len(A.operands) == len(B.operands)
-    return alike and all(are_inverse(a, b) for a, b in zip(A.operands, B.operands))
+    alike = isinstance(A, Kronecker | BlockDiag) and type(A) is type(B)
+    return (
+        alike
+        and len(A.operands) == len(B.operands)
+        and all(map(are_inverse, A.operands, B.operands))
+    )
 
 
 # Eigenpairs of the discrete Fourier transform.
@@ -94,11 +97,6 @@ def are_inverse(A: Any, B: Any) -> bool:
 
 
 FEW = 8  # parts of the size of an eigenspace that is found from as many unit vectors
-
-
-def multiplicities(n: int) -> dict[complex, int]:
-    """How often each eigenvalue of the forward transform occurs."""
-    return {1: n // 4 + 1, -1: (n + 2) // 4, -1j: (n + 1) // 4, 1j: max(n - 1, 0) // 4}
 
 
 def _eigenspace(n: int, transform: Any, value: complex, count: int) -> Any:
@@ -126,88 +124,90 @@ PARALLEL_TO_NULL = (
 )
 
 
-@eig_rule(Identity | ScaledIdentity, known=True)
+@known_eig_rule(Identity | ScaledIdentity)
 @reports_nonfinite
 def eig_identity(A: Any, asked: Asked) -> Pairs:
     """c I has the eigenvalue c, and I for eigenvectors"""
-    values = beside(scalar_of(A)) * filled(A, 1.0, asked.k)
-    return asked.typed(values), first_columns(identity_like(A), asked.k)
+    ones, vectors = pairs_like(asked)
+    return asked.typed(beside(scalar_of(A)) * ones), vectors
 
 
-@eig_rule(Zero, known=True)
+@known_eig_rule(Zero)
 def eig_zero(A: Any, asked: Asked) -> Pairs:
     """0 has the eigenvalue 0, and I for eigenvectors"""
-    values = filled(A, 0.0, *A.batch_shape, asked.k)
-    return asked.typed(values), first_columns(identity_like(A), asked.k)
+    ones, vectors = pairs_like(asked)
+    return 0 * ones, vectors
 
 
-@eig_rule(Diagonal, known=True)
+@known_eig_rule(Diagonal)
 def eig_diagonal(A: Any, asked: Asked) -> Pairs:
     """diag(d) has the eigenvalues d, and the columns of I for eigenvectors"""
     report_finite(A.xp, A.d)
     return asked.finish(A.d, identity_like(A))
 
 
-@eig_rule(Triangular, when=not_empty, known=True)
+@known_eig_rule(Triangular, when=not_empty)
 def eig_triangular(A: Any, asked: Asked) -> Pairs:
     """T has the eigenvalues diag(T), and eigenvectors by substitution: (T_11 - t I) x = -T_12"""
-    n, xp, M = asked.n, A.xp, to_computing_dtype(A.xp, A._dense())
+    xp, M = A.xp, to_computing_dtype(A.xp, A._dense())
     T = xp.flip(M, axis=(-2, -1)) if A.lower else M
     values = asked.typed(xp.diagonal(T))
     places = asked.order(values)[..., : asked.k]
     values = xp.take_along_axis(values, places, axis=-1)
+    # upper triangular again, with the left eigenvectors of T, reversed, for its own
+    mirror = xp.flip(xp.matrix_transpose(T), axis=(-2, -1))
     with ignore_float_errors(xp):
-        X, Y = (
-            triangular_vectors(xp, T, places),
-            triangular_vectors(xp, reversed_transpose(xp, T), n - 1 - places),
-        )
-        X, x = _normalised(xp, X, places)
-        y = _normalised(xp, Y, n - 1 - places)[1]
-        # |y| |x| / |y^H x|: x and y share one entry
-        sensitivity = None if asked.is_hermitian else 1 / (x * y)
-        X = xp.flip(X, axis=-2) if A.lower else X
+        X, x = _triangular_vectors(xp, T, places)
+        sensitivity = None
         if not asked.is_hermitian:
+            y = _triangular_vectors(xp, mirror, asked.n - 1 - places)[1]
+            sensitivity = 1 / (x * y)  # |y| |x| / |y^H x|: x and y share one entry
             X, M = (xp.astype(Z, values.dtype) for Z in (X, M))
+        X = xp.flip(X, axis=-2) if A.lower else X
         report_pairs(asked, "substitution", M, values, X, sensitivity)
     return to_result_dtype(xp, values, A.dtype), asked.wrap(X)
 
 
-def _normalised(xp: Any, X: Array, places: Array) -> tuple[Array, Array]:
-    """Columns of norm 1, and the size of their entry at `places`."""
+def _triangular_vectors(xp: Any, T: Array, places: Array) -> tuple[Array, Array]:
+    """Eigenvectors of norm 1 of upper triangular T for the eigenvalues at `places` of its
+    diagonal, (T_11 - t I) x = -T_12, and the size of their entries there."""
+    Y, c = xp.solve_shifted(T, places, -xp.take_along_axis(T, places[..., None, :], axis=-1))
+    here = places_like(xp, T)[:, None] == places[..., None, :]
+    X = Y + xp.where(here, c[..., None, :], 0)
     X = X / xp.max(xp.abs(X), axis=-2, keepdims=True)
     X = X / xp.vector_norm(X, axis=-2)[..., None, :]
     return X, xp.abs(xp.take_along_axis(X, places[..., None, :], axis=-2)[..., 0, :])
 
 
-@eig_rule(Projection, when=not_empty, known=True)
+@known_eig_rule(Projection, when=not_empty)
 def eig_projection(A: Any, asked: Asked) -> Pairs:
     """Q Q^H has the eigenvalues 1, for Q, and 0, for its orthogonal complement"""
-    n, k, r, batch = asked.n, asked.k, A.Q.shape[-1], A.batch_shape
+    n, k, r = asked.n, asked.k, A.Q.shape[-1]
     report_finite(A.xp, A.Q)
     if asked.which[0] == "L" and k <= r:
-        return asked.typed(filled(A, 1.0, *batch, k)), Dense(A.Q[..., :k])._claim(STIEFEL)
-    values = padded(A.xp, filled(A, 1.0, *batch, r), n)
-    return asked.finish(values, completed(Dense(A.Q)._claim(STIEFEL), n))
+        return pairs_like(asked)[0], Stiefel(A.Q[..., :k])
+    values = padded(A.xp, filled(A, 1.0, *A.batch_shape, r), n)
+    return asked.finish(values, completed(Stiefel(A.Q), n))
 
 
-@eig_rule(Householder, when=not_empty, known=True)
+@known_eig_rule(Householder, when=not_empty)
 def eig_householder(A: Any, asked: Asked) -> Pairs:
     """I - 2 v v^H / v^H v has the eigenvalues -1, for v, and 1, for its orthogonal complement"""
     n, xp = asked.n, A.xp
     report_finite(xp, A.v)
     w, squared = A._scaled()
     nothing = xp.all(w == 0, axis=(-2, -1))  # then it is the identity, and any direction will do
-    first = xp.eye(n, 1, dtype=w.dtype, device=xp.device_of(w))
+    first = xp.eye(n, 1, **kind_of(w))
     Q = xp.where(nothing[..., None, None], first, w / xp.sqrt(squared))
     ones = filled(A, 1.0, *A.batch_shape, n)
     values = xp.where(xp.arange(n, device=A._context.device) > 0, ones, -ones)  # -1, 1, 1, ...
-    basis = completed(Dense(Q)._claim(STIEFEL), n)
+    basis = completed(Stiefel(Q), n)
     return asked.finish(xp.where(nothing[..., None], ones, values), basis)
 
 
 def rank_is_small(A: Any) -> bool:
     """Whether A is square and its rank below its size."""
-    return A.shape[-1] == A.shape[-2] and 0 < min(ranks(A)) and max(ranks(A)) < A.shape[-1]
+    return is_square(A) and 0 < min(ranks(A)) and max(ranks(A)) < A.shape[-1]
 
 
 def ranks(A: Any) -> tuple[int, int]:
@@ -219,24 +219,24 @@ def ranks(A: Any) -> tuple[int, int]:
 def eig_low_rank(A: Any, asked: Asked) -> Any:
     """U V^H has the eigenvalues of R V^H Q for U = Q R, with eigenvectors Q z, and 0 for the
     orthogonal complement of V"""
-    n, k, xp = asked.n, asked.k, A.xp
+    k, xp = asked.k, A.xp
     Q, small, V = compressed(A)
     small = small._claim(A.properties & (SELF_ADJOINT | POSITIVE_SEMIDEFINITE))
-    r = small.shape[-1]
-    basis = Dense(Q)._claim(STIEFEL)
-    if k <= r and asked.zeros_come_last:
-        values, Z = eig(small, k, asked.which, asked.method)
-        return asked.typed(values), Product(basis, Z)
+    basis = Stiefel(Q)
+    # of a self-adjoint A the orthogonal complement of V is that of Q
+    if asked.is_hermitian or (k <= small.shape[-1] and asked.zeros_come_last):
+        return pairs_of_similar(asked, basis, small)
     values, Z = eig(small, None, "LM", asked.method)
-    values = padded(xp, values, n)
-    if asked.is_hermitian:  # the orthogonal complement of V is that of Q
-        return asked.finish(values, Product(completed(basis, n), BlockDiag(Z, Identity(n - r))))
     P = autodiff.qr(xp, V)[0]
-    status = _status_of_basis(A, xp.matmul(adjoint(xp, P), (basis @ Z)._dense()))
+    with ignore_float_errors(xp):
+        # P^H Q z: of no basis, if eigenvectors Q z nearly lie in the orthogonal complement P of V
+        overlaps = xp.svd(inner_products(xp, P, (basis @ Z)._dense()))[1]
+    far = xp.min(overlaps, axis=-1) > math.sqrt(xp.eps(A.dtype))
+    status = first_failure(xp, (far, Status.INACCURATE))
 
     def pairs() -> Pairs:
-        null = complement(Dense(P)._claim(STIEFEL))
-        return asked.finish(values, hstack(Product(Dense(Q), Z), null))
+        null = complement(Stiefel(P))
+        return asked.finish(padded(xp, values, asked.n), hstack(Product(Dense(Q), Z), null))
 
     def run() -> Any:
         if status is Status.INACCURATE and is_affordable(A):
@@ -247,6 +247,18 @@ def eig_low_rank(A: Any, asked: Asked) -> Any:
         return pairs()
 
     return Choice(run, like=pairs)
+
+
+def pairs_of_similar(asked: Asked, Q: LinearOperator, inner: LinearOperator) -> Pairs:
+    """The pairs of Q A Q^H from those of the inner A: vectors Q V, and 0 for the orthogonal
+    complement of Q."""
+    A, n, r, k = asked.A, asked.n, Q.shape[-1], asked.k
+    if r == n or (k <= r and asked.zeros_come_last):
+        values, V = eig(inner, k, asked.which, asked.method)
+        return A.xp.broadcast_to(asked.typed(values), (*A.batch_shape, k)), Product(Q, V)
+    values, V = eig(inner, None, "LM", asked.method)
+    basis = Product(completed(Q, n), BlockDiag(V, Identity(n - r)))
+    return asked.finish(padded(A.xp, values, n), basis)
 
 
 def two_factors(A: Any) -> tuple[Array, Array]:
@@ -264,19 +276,10 @@ def compressed(A: Any) -> tuple[Array, LinearOperator, Array]:
     xp = A.xp
     U, V = two_factors(A)
     Q, R = autodiff.qr(xp, U)
-    small = xp.matmul(R, xp.matmul(adjoint(xp, V), Q))
+    small = xp.matmul(R, inner_products(xp, V, Q))
     if A.properties & SELF_ADJOINT:
-        small = 0.5 * (small + adjoint(xp, small))
+        small = hermitian(xp, small)
     return Q, Dense(small), V
-
-
-def _status_of_basis(A: Any, overlap: Array) -> Any:
-    """Whether no eigenvectors Q z nearly lie in the orthogonal complement P of V, from P^H Q z:
-    else they are no basis with it."""
-    xp = A.xp
-    with ignore_float_errors(xp):
-        smallest = xp.min(xp.svd(overlap)[1], axis=-1)
-    return first_failure(xp, (smallest > math.sqrt(xp.eps(A.dtype)), Status.INACCURATE))
 
 
 # The rules of `eig` for unitary operators and for those that commute with them: permutations,
@@ -285,13 +288,21 @@ def _status_of_basis(A: Any, overlap: Array) -> Any:
 
 def cycles_can_be_seen(A: Any) -> bool:
     """Whether it is one permutation, known now."""
-    return isinstance(A.perm, Index) and A.ndim == 2 and A.shape[-1] > 0
+    return A.ndim == 2 and order_can_be_seen(A)
 
 
-@eig_rule(Permutation, when=cycles_can_be_seen, known=True)
+def order_can_be_seen(A: Any) -> bool:
+    """Whether it is known now which rows are permuted, and there are some."""
+    return isinstance(A.perm, Index) and A.shape[-1] > 0
+
+
+@known_eig_rule(Permutation, when=order_can_be_seen, hereditary=True)
 def eig_permutation(A: Any, asked: Asked) -> Pairs:
     """a cycle of length m has the m-th roots of unity for eigenvalues, and Fourier's
-    eigenvectors"""
+    eigenvectors; of a batch, whose cycles differ, as unitary matrices"""
+    if A.ndim > 2:
+        dense = Dense(A.to_dense())._claim(UNITARY | (A.properties & SELF_ADJOINT))
+        return eig(dense, asked.k, asked.which, asked.method)
     xp, is_hermitian = A.xp, asked.is_hermitian
     order, counts = cycles(A.perm.host)
     roots = np.concatenate(
@@ -301,13 +312,12 @@ def eig_permutation(A: Any, asked: Asked) -> Pairs:
     like = None if A.is_neutral else A
 
     def waves(m: int) -> LinearOperator:
-        if is_hermitian and m == 2:  # those of an exchange of two are real
+        if is_hermitian and m <= 2:  # those of an exchange of two are real
             half = np.array([[1.0, 1.0], [1.0, -1.0]]) / math.sqrt(2)
-            half = xp.asarray(half, dtype=A.dtype, device=A._context.device)
-            return Dense(half)._claim(UNITARY)
-        return Identity(1, like=like) if is_hermitian and m == 1 else FFT(m, like=like).H
+            return Unitary(array_like(A, half)) if m == 2 else identity_like(A, 1)
+        return FFT(m, like=like).H
 
-    blocks = [Kronecker(Identity(count, like=like), waves(m)) for count, m in counts]
+    blocks = [Kronecker(identity_like(A, count), waves(m)) for count, m in counts]
     vectors = Product(Permutation(order, like=like).T, BlockDiag(*blocks))
     if asked.which[1] == "M" and not is_hermitian:
         # All are of magnitude 1, so that is a tie, whatever rounding makes of it.
@@ -315,24 +325,12 @@ def eig_permutation(A: Any, asked: Asked) -> Pairs:
     return asked.finish(values, vectors)
 
 
-def permutations_can_be_seen(A: Any) -> bool:
-    """Whether they are several permutations, known now."""
-    return isinstance(A.perm, Index) and A.ndim > 2 and A.shape[-1] > 0
-
-
-@eig_rule(Permutation, when=permutations_can_be_seen, known=True, hereditary=True)
-def eig_permutations(A: Any, asked: Asked) -> Pairs:
-    """a batch of permutations, whose cycles differ: as unitary matrices"""
-    dense = Dense(A.to_dense())._claim(UNITARY | (A.properties & SELF_ADJOINT))
-    return eig(dense, asked.k, asked.which, asked.method)
-
-
 def is_seen_and_not_self_adjoint(A: Any) -> bool:
     """Whether the matrix can be seen (and is not better off as a self-adjoint one, nor empty)."""
     return not_empty(A) and not A.properties & SELF_ADJOINT and values_are_seen(A)
 
 
-@eig_rule(Unitary[Dense], when=is_seen_and_not_self_adjoint, known=True, direct=True)
+@known_eig_rule(Unitary[Dense], when=is_seen_and_not_self_adjoint, direct=True)
 def eig_unitary(A: Any, asked: Asked) -> Pairs:
     """Schur's form of a unitary matrix is diagonal, Q = Z diag(λ) Z^H: orthonormal eigenvectors
     also of repeated eigenvalues"""
@@ -342,20 +340,17 @@ def eig_unitary(A: Any, asked: Asked) -> Pairs:
     host = np.asarray(host_value(xp, M))
     if not np.isfinite(host).all():
         return eig.base(A, asked.k, asked.which, asked.method)
-    w, Z = np.empty(host.shape[:-1], complex), np.empty(host.shape, complex)
-    for i in np.ndindex(host.shape[:-2]):
-        T, Z[i] = schur(host[i], output="complex")
-        w[i] = np.diag(T)
-    values, V = (
-        xp.asarray(x, dtype=xp.complex_dtype(M.dtype), device=A._context.device) for x in (w, Z)
-    )
+    each = [schur(host[i], output="complex") for i in np.ndindex(host.shape[:-2])]
+    place = {"dtype": xp.complex_dtype(M.dtype), "device": A._context.device}
+    T, V = (xp.asarray(np.reshape(parts, host.shape), **place) for parts in zip(*each))
+    values = xp.diagonal(T)
     report_pairs(asked, "Schur", xp.astype(M, V.dtype), values, V)
-    vectors = Dense(to_result_dtype(xp, V, A.dtype))._claim(UNITARY)
+    vectors = Unitary(to_result_dtype(xp, V, A.dtype))
     return asked.finish(to_result_dtype(xp, values, A.dtype), vectors)
 
 
-@eig_rule(Circulant, when=not_empty, known=True)
-@eig_rule(Convolution, when=is_periodic, known=True)
+@known_eig_rule(Circulant, when=not_empty)
+@known_eig_rule(Convolution, when=is_periodic)
 def eig_circulant(A: Any, asked: Asked) -> Pairs:
     """C = F^H diag(F c) F with the Fourier transform F: unitary, complex eigenvectors also of a
     real symmetric C"""
@@ -364,7 +359,7 @@ def eig_circulant(A: Any, asked: Asked) -> Pairs:
     return asked.finish(to_result_dtype(A.xp, values, A.dtype), FFT(grid_of(A), like=A).H)
 
 
-@eig_rule(FFT, known=True)
+@known_eig_rule(FFT)
 def eig_fft(A: Any, asked: Asked) -> Pairs:
     """F has the eigenvalues 1, -1, i and -i, and (I + F / λ + F^2 / λ^2 + F^3 / λ^3) / 4 projects
     onto the eigenspace of λ; Kronecker over a grid"""
@@ -373,12 +368,12 @@ def eig_fft(A: Any, asked: Asked) -> Pairs:
         lines = (FFT._of((size,), A.inverse, A.context) for size in A.grid)
         return eig(Kronecker(*lines), k, asked.which, asked.method)
     transform = np.fft.ifft if A.inverse else np.fft.fft
-    counts = multiplicities(n).items()
-    spectrum = [np.full(count, np.conj(value) if A.inverse else value) for value, count in counts]
-    xp, values = A.xp, np.concatenate(spectrum)
+    # how often each eigenvalue of the forward transform occurs
+    counts = {1: n // 4 + 1, -1: (n + 2) // 4, -1j: (n + 1) // 4, 1j: max(n - 1, 0) // 4}
+    values = np.repeat(list(counts), list(counts.values()))
+    values = np.conj(values) if A.inverse else values
     values, V = values[asked.order(asked.typed(values))[:k]], np.empty((n, k), complex)
     for value in np.unique(values):
         at = np.flatnonzero(values == value)
         V[:, at] = _eigenspace(n, transform, complex(value), len(at))
-    found, vectors = (xp.asarray(x, dtype=A.dtype, device=A._context.device) for x in (values, V))
-    return asked.typed(found), Dense(vectors)._claim(STIEFEL)
+    return asked.typed(array_like(A, values)), Stiefel(array_like(A, V))

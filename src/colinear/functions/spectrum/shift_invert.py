@@ -31,10 +31,11 @@ from ...operators import (
     Sparse,
     simplify,
 )
-from ...operators.context import split_number
-from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL
+from ...operators.context import kind_of, split_number
+from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Stiefel
 from ...status import FIRST_FAILURE, Status
 from ..common import host_value, ignore_float_errors, is_half, to_result_dtype
+from ..solve.cost import estimated_fill
 from ..solve.families import fills_in
 from ..solve.inverse import LARGEST_DENSE, inv
 
@@ -44,20 +45,11 @@ from ..solve.inverse import LARGEST_DENSE, inv
 
 FILL = 40_000_000  # entries of triangular factors that are affordable
 # operators of which nothing but products is known
-FUNCTIONS = (
-    GaussNewton,
-    Hessian,
-    Jacobian,
-    MatrixFree,
-    Opaque,
-)
+FUNCTIONS = (GaussNewton, Hessian, Jacobian, MatrixFree, Opaque)
 LARGE = 1000  # rows from which a factorisation pays for the outermost eigenvalues
-EDGE = (
-    0.05,
-    0.5,
-    # of the width of the outermost Ritz values, by which the shift is beyond them: first, and if
-    # that was not enough
-)
+# of the width of the outermost Ritz values, by which the shift is beyond them: first, and if that
+# was not enough
+EDGE = (0.05, 0.5)
 
 
 class Shifted(NamedTuple):
@@ -81,10 +73,10 @@ def inverse_at(A: LinearOperator, shift: complex, form: bool) -> Shifted | None:
         if not form or A.shape[-1] > LARGEST_DENSE or is_known_by_products(A):
             return None
         A = Dense(A.to_dense())._claim(A.properties)
-    found = _inverse(shifted(A, shift), shift)
+    found = _inverse(A, shift)
     if found is not None or (step := _small_shift(A)) == 0:
         return found
-    return _inverse(shifted(A, shift + step), shift + step)
+    return _inverse(A, shift + step)
 
 
 def is_known_by_products(A: LinearOperator) -> bool:
@@ -107,11 +99,10 @@ def cheap_inverse(A: LinearOperator) -> Shifted | None:
 def _small_shift(A: LinearOperator) -> float:
     """A negative number that is small beside A; zero where A cannot be seen."""
     xp = A.xp
-    p = xp.ones((A.shape[-1], 1), dtype=A.dtype, device=A._context.device)
+    p = xp.ones((A.shape[-1], 1), **kind_of(A))
     size = host_value(xp, xp.max(xp.abs(A @ p)))
-    return (
-        -math.sqrt(xp.eps(A.dtype)) * float(size) if size is not None and np.isfinite(size) else 0.0
-    )
+    is_seen = size is not None and np.isfinite(size)
+    return -math.sqrt(xp.eps(A.dtype)) * float(size) if is_seen else 0.0
 
 
 class Edge(NamedTuple):
@@ -120,10 +111,6 @@ class Edge(NamedTuple):
 
     outer: float
     width: float
-
-    def shift(self, far: bool) -> float:
-        """A number beyond the edge."""
-        return self.outer - EDGE[far] * self.width
 
     def is_beyond(self, values: Any, shift: float) -> bool:
         """Whether one of the values is beyond the shift."""
@@ -137,13 +124,8 @@ def edge_of(A: LinearOperator, k: int, which: str, method: Any) -> Edge | None:
     not be the outermost.
     """
     xp, n = A.xp, A.shape[-1]
-    if (
-        n < LARGE
-        or A.batch_shape
-        or not isinstance(A, Sparse)
-        or xp.is_traced(A.data)
-        or not is_cheap(A)
-    ):
+    is_one = isinstance(A, Sparse) and n >= LARGE and not A.batch_shape
+    if not is_one or xp.is_traced(A.data) or not is_cheap(A):  # type: ignore[attr-defined]
         return None
     start, noise = random_starts(A, method, A.dtype)
     m = method.size(n, k)
@@ -152,16 +134,12 @@ def edge_of(A: LinearOperator, k: int, which: str, method: Any) -> Edge | None:
             xp, A.__matmul__, start, noise, k, which, m=m, tol=1e-3, max_iters=3 * m, again=False
         )
     values, size = host_value(xp, edge.values), host_value(xp, edge.size)
-    width = float(np.ptp(values.real))
-    if (
-        not np.isfinite(values).all()
-        or np.abs(values.imag).max() > 1e-2 * width
-        or width <= 1e-6 * float(size)
-    ):
+    low, high = float(values.real.min()), float(values.real.max())
+    width = high - low
+    is_real = np.isfinite(values).all() and np.abs(values.imag).max() <= 1e-2 * width
+    if not is_real or width <= 1e-6 * float(size):
         return None
-    if which == "SR":
-        return Edge(float(values.real.min()), width)
-    return Edge(float(values.real.max()), -width)
+    return Edge(low, width) if which == "SR" else Edge(high, -width)
 
 
 def random_starts(A: LinearOperator, method: Any, dtype: Any) -> list[Array]:
@@ -174,9 +152,8 @@ def random_starts(A: LinearOperator, method: Any, dtype: Any) -> list[Array]:
 def beyond(A: LinearOperator, edge: Edge, far: bool) -> Shifted | None:
     """The inverse at a shift beyond the edge: the eigenvalues nearest to it are the outermost.
     The nearer the shift, the faster."""
-    shift = edge.shift(far)
-    B = shifted(A, shift)
-    return _inverse(B, shift) if is_cheap(B) else None
+    shift = edge.outer - EDGE[far] * edge.width
+    return _inverse(A, shift) if is_cheap(shifted(A, shift)) else None
 
 
 def shifted(A: LinearOperator, shift: complex) -> LinearOperator:
@@ -188,8 +165,9 @@ def shifted(A: LinearOperator, shift: complex) -> LinearOperator:
 
 
 def _inverse(A: LinearOperator, shift: complex) -> Shifted | None:
+    """The inverse of A - shift I; None where it is seen to fail."""
     with ignore_float_errors(A.xp):
-        inverse, info = inv(A, info=True)
+        inverse, info = inv(shifted(A, shift), info=True)
     if not isinstance(info.status, Status):  # under tracing, or on a device
         return Shifted(inverse, shift, info.status >= int(FIRST_FAILURE))
     return None if info.failed or info.status == Status.FELL_BACK else Shifted(inverse, shift)
@@ -203,35 +181,10 @@ def is_cheap(A: LinearOperator) -> bool:
     if rule.rewritten_by is not None:
         A = simplify(A)
     if isinstance(A, Sparse):
-        return envelope(A) <= FILL
+        return estimated_fill(A.structure)[0] <= FILL
     plan = inv.explain(A)
     dense = any(step.rule in ("Cholesky", "LDL", "LU", "QR") for step in plan.walk())
     return not dense or A.shape[-1] <= LARGEST_DENSE
-
-
-def envelope(A: Any) -> float:
-    """How many entries lie inside the envelope of a sparse matrix, rows and columns in the order
-    of Cuthill and McKee: the factors have no more there, and in the order that is used mostly
-    fewer."""
-    memo = A.structure.memo
-    if "envelope" not in memo:
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import reverse_cuthill_mckee
-
-        structure = A.structure
-        n = structure.shape[0]
-        graph = csr_array(
-            (np.ones(structure.nnz, np.int8), structure.columns, structure.indptr),
-            shape=structure.shape,
-        )
-        order = reverse_cuthill_mckee(graph + graph.T, symmetric_mode=True)
-        place = np.empty(n, np.int64)
-        place[order] = np.arange(n)
-        rows, columns = place[structure.rows], place[structure.columns]
-        first = np.arange(n)
-        np.minimum.at(first, np.maximum(rows, columns), np.minimum(rows, columns))
-        memo["envelope"] = float(2 * (np.arange(n) - first).sum() + n)
-    return memo["envelope"]
 
 
 # Eigenvectors and null spaces of sums by stochastic gradients, `method=SVRG()`: what is run, and
@@ -250,8 +203,7 @@ def sampled_pairs(A: LinearOperator, k: int, which: str, method: SVRG) -> Subspa
     if not A.properties & SELF_ADJOINT:
         raise MethodError(
             "eig: SVRG finds eigenvectors of self-adjoint sums, and A is not known to be one. Say "
-            "SelfAdjoint(A) if it is so, "
-            "or use Arnoldi()."
+            "SelfAdjoint(A) if it is so, or use Arnoldi()."
         )
     if which not in ends:
         raise MethodError(
@@ -260,18 +212,8 @@ def sampled_pairs(A: LinearOperator, k: int, which: str, method: SVRG) -> Subspa
         )
     _plain_steps("eig", method)
     method = replace(method, seed=drawn_seed(method.seed))
-    xp, n = A.xp, A.shape[-1]
     start = _start(A, k, method) if method.x0 is None else _given(A, k, method)
-    tol = method.tolerance(xp, A.dtype)
-    run = program(
-        xp.name,
-        _program,
-        method.without_arrays(),
-        which[0] == "L",
-        False,
-        float(tol),
-        method.iterations(n, n),
-    )
+    run = _compiled(A, method, which[0] == "L", False, method.tolerance(A.xp, A.dtype))
     with recording():
         return run(seeded(A, method.seed), start)
 
@@ -279,6 +221,8 @@ def sampled_pairs(A: LinearOperator, k: int, which: str, method: SVRG) -> Subspa
 def sampled_nullspace(A: LinearOperator, rtol: float | None, method: SVRG) -> LinearOperator:
     """An orthonormal basis of the null space, from more and more vectors until some are not in
     it."""
+    from ..least_squares.nullspace import visible
+
     _plain_steps("nullspace", method)
     method = replace(method, seed=static_seed(method.seed))
     xp, (m, n) = A.xp, A.shape[-2:]
@@ -288,42 +232,29 @@ def sampled_nullspace(A: LinearOperator, rtol: float | None, method: SVRG) -> Li
             "nullspace(A[i])."
         )
     tol = max(method.tolerance(xp, A.dtype), max(m, n) * xp.eps(A.dtype) if rtol is None else rtol)
-    run = program(
-        xp.name, _program, method.without_arrays(), False, True, float(tol), method.iterations(m, n)
-    )
+    run = _compiled(A, method, False, True, tol)
     squared = not A.properties & POSITIVE_SEMIDEFINITE
     start, matvecs, epochs = _start(A, min(n, FIRST), method), 0, 0
     while True:
         with recording():
             found = run(A, start)
-        values = host_value(xp, found.values)
-        if values is None:
-            from ..least_squares.nullspace import visible
-
-            visible(xp, found.values)  # an error that says what to do
+        values = visible(xp, found.values)
         status = Status(int(found.status))
         matvecs, epochs = matvecs + int(found.matvecs), epochs + int(found.epochs)
-        limit = float(host_value(xp, found.norm).max()) * (tol**2 if squared else tol)
+        largest = float(host_value(xp, found.norm).max())
+        limit = largest * (tol**2 if squared else tol)
         inside = int((values <= limit).sum())
         width = found.vectors.shape[-1]
         if inside < width or width == n or status.is_failure:
             break
         more = _start(A, min(n, 2 * width) - width, replace(method, seed=method.seed + width))
         start = xp.concat([found.vectors, more], axis=-1)
-    size = (abs(values) / float(host_value(xp, found.norm).max() or 1)) ** (0.5 if squared else 1)
-    message = DIVERGED if status is Status.BREAKDOWN else ""
-    report(
-        Info(
-            status,
-            iterations=epochs,
-            matvecs=matvecs,
-            residual=xp.asarray(size[:inside], dtype=xp.real_dtype(found.vectors.dtype)),
-            method=method.name,
-            message=message,
-        )
-    )
+    size = (abs(values) / (largest or 1)) ** (0.5 if squared else 1)
     V = found.vectors[..., :inside]
-    return Dense(to_result_dtype(xp, V, A.dtype))._claim(STIEFEL)
+    residual = xp.asarray(size[:inside], dtype=xp.real_dtype(V.dtype))
+    message = DIVERGED if status is Status.BREAKDOWN else ""
+    report(Info(status, None, epochs, matvecs, residual, method=method.name, message=message))
+    return Stiefel(to_result_dtype(xp, V, A.dtype))
 
 
 def _plain_steps(function: str, method: SVRG) -> None:
@@ -352,13 +283,19 @@ def _given(A: LinearOperator, k: int, method: SVRG) -> Array:
     xp = A.xp
     x0 = method.x0
     if namespace_of(x0) is None:
-        x0 = xp.asarray(x0, dtype=A.dtype, device=A._context.device)
+        x0 = xp.asarray(x0, **kind_of(A))
     x0 = x0[..., None] if x0.ndim == 1 else x0
     if tuple(x0.shape[-2:]) != (A.shape[-1], k):
         raise ValueError(
             f"eig: x0 has shape {tuple(x0.shape)}; SVRG starts from {A.shape[-1]} x {k}."
         )
     return xp.broadcast_to(x0, (*A.batch_shape, *x0.shape[-2:]))
+
+
+def _compiled(A: LinearOperator, method: SVRG, largest: bool, null: bool, tol: float) -> Any:
+    """A run as a function of the operator and the vectors to start from."""
+    options = largest, null, float(tol), method.iterations(*A.shape[-2:])
+    return program(A.xp.name, _program, method.without_arrays(), *options)
 
 
 def _program(
