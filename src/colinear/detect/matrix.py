@@ -204,7 +204,9 @@ class Matrix:
             order = np.argsort(weights)
             # the other half is for what is found in the rest
             count = np.searchsorted(np.cumsum(weights[order]), tol**2 / 2)
-            kept[tol] = self.without(np.sort(order[count:])) if count else self
+            keep = np.ones(self.nnz, bool)
+            keep[order[:count]] = False
+            kept[tol] = self.without(keep) if count else self
         return kept[tol]
 
     def part(self, rows: Any, columns: Any) -> Matrix:

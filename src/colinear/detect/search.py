@@ -160,10 +160,14 @@ def fits(M: Matrix, A: LinearOperator, tol: float) -> tuple[float, bool]:
     if tol > 0 or not 0 < found <= M.rounding:
         return found, found <= max(tol, M.rounding)
     of_rows, of_columns = M.sizes
-    rows, columns = places = apart.nonzero()
-    size = of_rows[rows] / M.norm * of_columns[columns]
-    allowed = UNEVEN * M.rounding * np.maximum(size, np.abs(M.at(*places)))
-    return found, bool(np.all(np.abs(np.ravel(apart[places])) <= allowed))
+    if M.dense is not None:
+        wanted, sizes = M.dense, np.multiply.outer(of_rows / M.norm, of_columns)
+    else:
+        entries = apart.tocoo()
+        rows, columns, apart = entries.row, entries.col, entries.data
+        wanted, sizes = M.at(rows, columns), of_rows[rows] / M.norm * of_columns[columns]
+    allowed = UNEVEN * M.rounding * np.maximum(sizes, np.abs(wanted))
+    return found, bool(np.all(np.abs(apart) <= allowed))
 
 
 def _entries(M: Matrix, A: LinearOperator) -> Any:
