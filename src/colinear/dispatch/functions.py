@@ -66,7 +66,7 @@ class Function:
         self._parts: list[Rule] = []  # the rules, those for unions taken apart
         self._index = RuleIndex(self._parts, self.base_rule)
         self._cache: dict[Signature, Resolution] = {}
-        self._rewritings: dict[int, Rule] = {}
+        self._rewritings: dict[tuple[int, ...], Rule] = {}
         self._number = next(_numbers)
         _functions[self._number] = self
 
@@ -229,7 +229,7 @@ class Function:
         chosen = _simplify.find(A)
         if chosen.is_base:
             return None
-        rewriting = self._rewritings.get(chosen.key)
+        rewriting = self._rewritings.get(chosen.number)
         if rewriting is None:
 
             def ask_again(A: Any, *arguments: Any) -> Any:
@@ -239,7 +239,7 @@ class Function:
                 self.name, ask_again, chosen.pattern, name=chosen.name, direct=True, hereditary=True
             )
             rewriting.identity, rewriting.rewritten_by = chosen.identity, chosen
-            self._rewritings[chosen.key] = rewriting
+            self._rewritings[chosen.number] = rewriting
         return rewriting
 
     def _too_many(self, most: int, excess: tuple[Any, ...]) -> TypeError:
