@@ -141,10 +141,9 @@ class Info:
             return status
         if isinstance(status, Pending):
             status = status.read()
-            object.__setattr__(self, "_status", status)
         elif isinstance(status, int) or (getattr(status, "shape", None) == () and may_read(status)):
             status = Status(int(status))
-            object.__setattr__(self, "_status", status)
+        object.__setattr__(self, "_status", status)
         return status
 
     @property
@@ -246,6 +245,7 @@ def _line(info: Info) -> str:
 # --------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Scope:
     """A call of a function that is under way.
 
@@ -262,17 +262,10 @@ class Scope:
         recorded outside of all calls.
     """
 
-    __slots__ = ("is_detailed", "is_settled", "planner", "reports")
-
-    def __init__(
-        self,
-        reports: list[Info],
-        is_detailed: bool = False,
-        planner: Any = None,
-        is_settled: bool = True,
-    ):
-        self.reports, self.is_detailed, self.planner = reports, is_detailed, planner
-        self.is_settled = is_settled
+    reports: list[Info]
+    is_detailed: bool = False
+    planner: Any = None
+    is_settled: bool = True
 
 
 def planning() -> bool:

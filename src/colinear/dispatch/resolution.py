@@ -114,6 +114,7 @@ def perform(result: Any) -> Any:
     return result
 
 
+@dataclass(eq=False, repr=False)
 class Rule:
     """A rule of a function: a pattern, a guard on values, a cost, and what computes the result.
 
@@ -122,33 +123,30 @@ class Rule:
     matters.
     """
 
-    def __init__(
-        self,
-        function: str,
-        implementation: Callable[..., Any],
-        pattern: Pattern,
-        when: Callable[..., bool] | None = None,
-        cost: Callable[[Any], Any] | None = None,
-        name: str | None = None,
-        is_base: bool = False,
-        like: Callable[..., Any] | None = None,
-        direct: bool = False,
-        estimates: bool = False,
-        hereditary: bool = False,
-    ):
-        self.function, self.implementation, self.pattern = function, implementation, pattern
-        self.when, self.cost, self.is_base, self.like = when, cost, is_base, like
-        # what it takes beyond the operator: names, and places among all
-        self.guard_arguments: tuple[tuple[str, int], ...] = ()
-        self.like_arguments: tuple[tuple[str, int], ...] = ()
-        self.direct, self.estimates, self.hereditary = direct, estimates, hereditary
-        self.name = str(name or getattr(implementation, "__name__", type(implementation).__name__))
-        summary = (inspect.getdoc(implementation) or "").partition("\n\n")[0]
+    function: str
+    implementation: Callable[..., Any]
+    pattern: Pattern
+    when: Callable[..., bool] | None = None
+    cost: Callable[[Any], Any] | None = None
+    name: str = ""  # that of the implementation, if not given
+    is_base: bool = False
+    like: Callable[..., Any] | None = None
+    direct: bool = False
+    estimates: bool = False
+    hereditary: bool = False
+    # what it takes beyond the operator: names, and places among all
+    guard_arguments: tuple[tuple[str, int], ...] = ()
+    like_arguments: tuple[tuple[str, int], ...] = ()
+    # of `simplify`, where the rule asks the function again of another operator
+    rewritten_by: Rule | None = None
+
+    def __post_init__(self) -> None:
+        f = self.implementation
+        self.name = self.name or str(getattr(f, "__name__", type(f).__name__))
+        summary = (inspect.getdoc(f) or "").partition("\n\n")[0]
         self.identity = " ".join(summary.split("\n"))
         self.number: tuple[int, ...] = (next(_numbers),)  # its place among the rules as written
         self.source = self  # the rule as written
-        # of `simplify`, where the rule asks the function again of another operator
-        self.rewritten_by: Rule | None = None
 
     def alternatives(self) -> list[Rule]:
         """The rules for single patterns that this one stands for."""
