@@ -100,7 +100,7 @@ def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Pl
             f"explain: {function!r} is no function of operators; give one of colinear's, or its "
             "name: explain('solve', A)."
         )
-    arguments, keywords = _with_examples(function, arguments, keywords)
+    keywords |= _examples(function, arguments, keywords)
     outer, planner = state.current, Planner()
     state.current = Scope([], planner=planner)
     try:
@@ -112,18 +112,14 @@ def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Pl
     return planner.plans[0]
 
 
-def _with_examples(
-    f: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with examples of those that were left out."""
+def _examples(f: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    """Examples of the arguments that were left out."""
     given = f.__signature__.bind_partial(*arguments, **keywords).arguments  # type: ignore[attr-defined]
     missing = [name for name in f.examples if name not in given]
-    if missing and f.parameters[0] in given:
-        A = given[f.parameters[0]]
-        if not hasattr(type(A), "_is_root"):
-            A = _convert(f.name, A)
-        keywords = {**keywords, **{name: f.examples[name](A) for name in missing}}
-    return arguments, keywords
+    if not missing or f.parameters[0] not in given:
+        return {}
+    A = _convert(f.name, given[f.parameters[0]])
+    return {name: f.examples[name](A) for name in missing}
 
 
 class Planner:

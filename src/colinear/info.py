@@ -209,12 +209,13 @@ def _make(values: Iterable[Any]) -> Info:
 def _flatten(info: Info) -> tuple[tuple[Any, ...], Any]:
     """The leaves that are there (torch's pytrees would count None as one) and the names to put
     them back by."""
+    if isinstance(info._status, Pending):
+        object.__setattr__(info, "_status", info._status.read())
     present = tuple(name for name in _LEAVES if getattr(info, name) is not None)
     # An IntEnum is no array type to JAX; a plain int is.
-    leaves = tuple(
-        int(v if isinstance(v, Status) else v.read()) if isinstance(v, Status | Pending) else v
-        for v in (getattr(info, name) for name in present)
-    )
+    leaves = [
+        int(v) if isinstance(v, Status) else v for v in (getattr(info, name) for name in present)
+    ]
     return (*leaves, *info.children), (present, tuple(getattr(info, name) for name in _STATIC))
 
 

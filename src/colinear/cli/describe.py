@@ -30,12 +30,8 @@ UNICODE_SHADES = " ·░▒▓█"
 
 def coordinates(matrix: Any) -> tuple[Any, Any, Any]:
     """Rows, columns and values of the entries that are not zero."""
-    if isinstance(matrix, np.ndarray):
-        rows, columns = np.nonzero(matrix)
-        return rows, columns, matrix[rows, columns]
-    found = matrix.tocoo()
-    there = found.data != 0
-    return found.row[there], found.col[there], found.data[there]
+    rows, columns = matrix.nonzero()
+    return rows, columns, np.ravel(matrix[rows, columns])
 
 
 def singular_values(matrix: Any) -> Any:

@@ -35,17 +35,6 @@ class Pattern:
         The properties that must be known.
     """
 
-    __slots__ = (
-        "children",
-        "cls",
-        "depth",
-        "is_open",
-        "is_root",
-        "key",
-        "mask",
-        "required",
-        "spec",
-    )
     cls: Any
     children: tuple[Any, ...] | None
 
@@ -150,7 +139,7 @@ class Pattern:
         return Pattern, (self.cls, self.children, self.mask)
 
     def __repr__(self) -> str:
-        names = _names(self.mask)
+        names = properties.strongest_names(self.mask)
         text = "LinearOperator" if self.cls is None else self.cls.__name__
         if self.children is not None:
             text += f"[{', '.join('...' if c is ... else repr(c) for c in self.children) or '()'}]"
@@ -163,8 +152,6 @@ class Pattern:
 
 class Union(Pattern):
     """Either of several patterns. Made by `|`."""
-
-    __slots__ = ("_alternatives", "_classes", "_others")
 
     def __init__(self, alternatives: tuple[Pattern, ...]):
         self._alternatives = alternatives
@@ -184,12 +171,7 @@ class Union(Pattern):
         return Union(tuple(a.annotated(mask) for a in self._alternatives))
 
     def matches(self, s: Signature) -> bool:
-        if s.cls in self._classes:
-            return True
-        for a in self._others:
-            if a.matches(s):
-                return True
-        return False
+        return s.cls in self._classes or any(a.matches(s) for a in self._others)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Union, (self._alternatives,)
@@ -237,12 +219,6 @@ def _from_spec(spec: Any) -> Any:
         return union(*map(_from_spec, spec[1:]))
     cls, mask, children = spec
     return Pattern(cls, None if children is None else tuple(map(_from_spec, children)), mask)
-
-
-def _names(mask: int) -> list[str]:
-    if not mask:
-        return []
-    return properties.strongest_names(mask)
 
 
 # --------------------------------------------------------------------------------------------------
