@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from .dispatch import Choice, Cost, Function, Rule, signature
+from .dispatch import Choice, Cost, Function, Rule, functions, signature
 from .dispatch.calls import why_whole
-from .dispatch.functions import _convert, function_named
 from .dispatch.resolution import guard_name
 from .info import Scope, draw, state
 
@@ -94,7 +93,7 @@ def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Pl
     inv Diagonal(2): inv_diagonal  diag(d)^-1 = diag(1 / d)  [2 flop, 16 B]
     """
     if isinstance(function, str):
-        function = function_named(function)
+        function = functions.function_named(function)
     elif not isinstance(function, Function):
         raise TypeError(
             f"explain: {function!r} is no function of operators; give one of colinear's, or its "
@@ -118,7 +117,7 @@ def _examples(f: Function, arguments: tuple[Any, ...], keywords: dict[str, Any])
     missing = [name for name in f.examples if name not in given]
     if not missing or f.parameters[0] not in given:
         return {}
-    A = _convert(f.name, given[f.parameters[0]])
+    A = functions._converter(given[f.parameters[0]])
     return {name: f.examples[name](A) for name in missing}
 
 

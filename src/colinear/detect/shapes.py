@@ -316,12 +316,11 @@ def _arranged(of_rows: Any, of_columns: Any) -> tuple[Any, Any, list[tuple[int, 
     group = np.where(is_empty, 2, np.where(is_single, 1, 0))
     first = np.full(count, len(of_rows))
     np.minimum.at(first, of_rows, np.arange(len(of_rows)))
-    place = np.empty(count, np.int64)
-    place[np.lexsort((first, group))] = np.arange(count)
+    order = np.lexsort((first, group))
+    place = np.argsort(order)
     rows, columns = (np.argsort(place[each], kind="stable") for each in (of_rows, of_columns))
-    large = np.flatnonzero(group == 0)
-    large = large[np.argsort(place[large])]
-    sizes = [(int(heights[k]), int(widths[k])) for k in large]
+    large = order[group[order] == 0]
+    sizes = list(zip(heights[large].tolist(), widths[large].tolist()))
     for kind in (1, 2):
         size = (int(heights[group == kind].sum()), int(widths[group == kind].sum()))
         if any(size):

@@ -83,7 +83,7 @@ class Function:
         if method is not None and not getattr(type(method), "_is_method", False):
             raise not_a_method(self.name, method)
         if not hasattr(type(A), "_is_root"):
-            A = _convert(self.name, A)
+            A = _converter(A)
         if self.lends and A._context.backend in calls.LENDERS:
             result = _by_numpy(self._call, A, arguments, info, on_failure)
             if result is not NotImplemented:
@@ -154,12 +154,13 @@ class Function:
         """Run the rule that was chosen. `displaced`: one that the method does not allow, and
         why."""
         outer = state.current
+        if outer is not None and outer.planner is not None:
+            result = outer.planner.call(self, chosen, A, arguments, displaced)
+            return (result, Info(function=self.name, rule=chosen.name)) if info else result
         if info or on_failure != "warn":
-            return self._call_for_info(chosen, A, arguments, info, on_failure, displaced)
+            return self._call_for_info(chosen, A, arguments, info, on_failure)
         if outer is None:
             outermost = state.current = Scope([])
-        elif outer.planner is not None:
-            return outer.planner.call(self, chosen, A, arguments, displaced)
         elif outer.is_detailed:
             result, gathered = self._call_and_gather(chosen, A, arguments)
             outer.reports.append(gathered)
@@ -184,9 +185,7 @@ class Function:
             reports and failed(combine([report._status for report in reports])) is not False
         ):
             result = deliver(summarise(reports, self.name, chosen.name), on_failure, result)
-        if _release is None or not A.is_neutral:
-            return result
-        return _release(A, arguments, result)
+        return _release(A, arguments, result) if A.is_neutral else result
 
     def find(self, A: Any, arguments: tuple[Any, ...] = ()) -> Rule:
         """The rule that would be taken for this operator and these other arguments;
@@ -199,7 +198,7 @@ class Function:
                 s = signature(A)
             found = self._cache.get(s) or self._resolve(s)
         chosen = found.sole or decide(A, found, arguments)
-        if not chosen.is_base or not self.rewrites or _simplify is None:
+        if not chosen.is_base or not self.rewrites:
             return chosen
         # where torch compiles, which would compile again whenever the table grows, it is not asked
         if s is not None:
@@ -217,7 +216,6 @@ class Function:
     def _rewriting(self, A: Any) -> Rule | None:
         """The rule that asks this function again of A as `simplify` writes it; None where
         `simplify` has no rule for A."""
-        assert _simplify is not None
         if self.rewrites is not True and self.rewrites.find(A).rewritten_by is None:  # type: ignore[union-attr]
             return None
         chosen = _simplify.find(A)
@@ -242,13 +240,7 @@ class Function:
         return Resolution(None, order, rivals)
 
     def _call_for_info(
-        self,
-        chosen: Rule,
-        A: Any,
-        arguments: tuple[Any, ...],
-        info: bool,
-        on_failure: str,
-        displaced: Any,
+        self, chosen: Rule, A: Any, arguments: tuple[Any, ...], info: bool, on_failure: str
     ) -> Any:
         """A call whose caller, be it a user or a rule, deals with failures: nothing is passed on
         to a call around it."""
@@ -258,9 +250,6 @@ class Function:
                 f"{', '.join(map(repr, ON_FAILURE))}."
             )
         outer = state.current
-        if outer is not None and outer.planner is not None:
-            result = outer.planner.call(self, chosen, A, arguments, displaced)
-            return (result, Info(function=self.name, rule=chosen.name)) if info else result
         result, gathered = self._call_and_gather(chosen, A, arguments)
         if gathered is None:
             return self._call_again(A, arguments, info, on_failure)
@@ -270,7 +259,7 @@ class Function:
             result = deliver(gathered, on_failure, result)
         elif state.waiting is not None:
             tell_later(gathered, "ignore")
-        if outer is None and _release is not None and A.is_neutral:
+        if outer is None and A.is_neutral:
             result = _release(A, arguments, result)
         return (result, gathered) if info else result
 
@@ -376,9 +365,9 @@ def function_named(name: str) -> Function:
 
 # --------------------------------------------------------------------------------------------------
 
-_converter: Callable[[Any], Any] | None = None
-_simplify: Function | None = None
-_release: Callable[[Any, tuple[Any, ...], Any], Any] | None = None
+_converter: Callable[[Any], Any]
+_simplify: Function
+_release: Callable[[Any, tuple[Any, ...], Any], Any]
 _by_numpy: Callable[..., Any]
 
 
@@ -394,9 +383,3 @@ def set_operators(
     another framework."""
     global _converter, _simplify, _release, _by_numpy
     _converter, _simplify, _release, _by_numpy = as_operator, simplify, release, by_numpy
-
-
-def _convert(name: str, A: Any) -> Any:
-    if _converter is None:
-        raise TypeError(f"{name}: expected a linear operator, got {type(A).__name__}.")
-    return _converter(A)

@@ -130,13 +130,11 @@ def blocks_of_dense(A: Any, places: Index) -> Array:
 def blocks_of_sparse(A: Any, places: Index) -> Array:
     """The entries whose row and column are of one block"""
     xp, (count, size), structure = A.xp, places.host.shape, A.structure
-    block, within = np.full(A.shape[-1], -1), np.zeros(A.shape[-1], np.int64)
-    block[places.host], within[places.host] = np.arange(count)[:, None], np.arange(size)
-    rows, columns = structure.rows, structure.columns
-    inside = np.flatnonzero((block[rows] == block[columns]) & (block[rows] >= 0))
-    rows, columns = rows[inside], columns[inside]
-    target = (block[rows] * size + within[rows]) * size + within[columns]
-    target, inside = _beside(A, target, inside)
+    number = np.full(A.shape[-1], -1)  # of each row, block after block
+    number[places.host] = np.arange(count * size).reshape(count, size)
+    rows, columns = number[structure.rows], number[structure.columns]
+    inside = np.flatnonzero((rows // size == columns // size) & (rows >= 0))
+    target, inside = _beside(A, rows[inside] * size + columns[inside] % size, inside)
     empty = xp.zeros((*A.batch_shape, count * size * size), dtype=A.dtype, device=A._context.device)
     filled = xp.scatter_add(empty, target, xp.take(A.data, inside, axis=-1), axis=-1)
     return xp.reshape(filled, (*A.batch_shape, count, size, size))
