@@ -112,13 +112,14 @@ class Pattern:
                 if not child.matches(c):
                     return False
             return not self.is_open or place(self.children, s.children, _matches) is not None
+        places = []
         for child in self.required:
-            for c in s.children:
-                if child.matches(c):
-                    break
-            else:
+            places.append([i for i, c in enumerate(s.children) if child.matches(c)])
+            if not places[-1]:
                 return False
-        return len(self.required) < 2 or assign(self.required, s.children, _matches) is not None
+        if len(places) == 2:  # most rules: two operands for the one, or another for the other
+            return len(places[0]) > 1 or len(places[1]) > 1 or places[0] != places[1]
+        return len(places) < 2 or assign(self.required, s.children, _matches) is not None
 
     def _counts_fit(self, count: int) -> bool:
         return count >= len(self.required) if self.is_open else count == len(self.required)
@@ -171,7 +172,12 @@ class Union(Pattern):
         return Union(tuple(a.annotated(mask) for a in self._alternatives))
 
     def matches(self, s: Signature) -> bool:
-        return s.cls in self._classes or any(a.matches(s) for a in self._others)
+        if s.cls in self._classes:
+            return True
+        for a in self._others:
+            if a.matches(s):
+                return True
+        return False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Union, (self._alternatives,)

@@ -26,14 +26,23 @@ class RuleIndex:
         self.rules, self.base = rules, base
         self._precedes = functools.cache(Rule.precedes)
         self._order = functools.cache(self._ordered)
-        self._by_class: dict[type | None, list[Rule]] = {}  # None: any
+        # with the classes of the operands that they ask for; None: any class
+        self._by_class: dict[type | None, list[tuple[Rule, list[Any]]]] = {}
         for rule in rules:
-            self._by_class.setdefault(rule.pattern.cls, []).append(rule)
+            wanted = [{a.cls for a in child.alternatives} for child in rule.pattern.required]
+            known = [classes for classes in wanted if None not in classes]
+            self._by_class.setdefault(rule.pattern.cls, []).append((rule, known))
 
     def resolve(self, s: Signature) -> Resolution:
         """The rules for this signature, in the order in which they are tried."""
         rules = self._by_class.get(s.cls, []) + self._by_class.get(None, [])
-        return self._order(*[rule for rule in rules if rule.pattern.matches(s)])
+        present = {child.cls for child in s.children or ()}
+        matching = [
+            rule
+            for rule, wanted in rules
+            if not any(map(present.isdisjoint, wanted)) and rule.pattern.matches(s)
+        ]
+        return self._order(*matching)
 
     def _ordered(self, *matching: Rule) -> Resolution:
         order: list[Rule] = []
