@@ -302,14 +302,11 @@ class Ridge(MultiOutputMixin, RegressorMixin, SparseInput):
         )
         if weights is not None and weights.min() < 0:
             raise ValueError("Ridge: a sample weight is negative.")
+        C, r = X, y
         if self.fit_intercept:
-            mean, target = (
-                column_means(X, weights),
-                np.average(y, axis=0, weights=weights).astype(y.dtype),
-            )
+            mean = column_means(X, weights)
+            target = np.average(y, axis=0, weights=weights).astype(y.dtype)
             C, r = centred(X, mean), y - target
-        else:
-            C, r = X, y
         if weights is not None:  # rows times the square roots of their weights
             root = np.sqrt(weights)
             C, r = Diagonal(root) @ C, (r.T * root).T

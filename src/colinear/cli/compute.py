@@ -178,6 +178,5 @@ def explain(options: argparse.Namespace) -> int:
         "memory": plan.cost.memory,
         "plan": str(plan),
     }
-    return answers.finish(
-        options, answer, [f"{options.file}: {answer['operator']}", str(plan)], Status.SUCCESS
-    )
+    lines = [f"{options.file}: {answer['operator']}", answer["plan"]]
+    return answers.finish(options, answer, lines, Status.SUCCESS)

@@ -140,10 +140,6 @@ class Matrix:
         of_rows, of_columns = (scale * np.sqrt(np.ravel(each)) for each in sums)
         return of_rows, of_columns
 
-    @cached_property
-    def diagonal(self) -> Any:
-        return self.matrix.diagonal()
-
     def sample(self, count: int) -> tuple[Any, Any, Any]:
         """Rows, columns and values of some entries: of those that are not zero, if many are."""
         if not self.is_full:
@@ -275,7 +271,7 @@ def definiteness(M: Matrix, margin: float = 0.0) -> int:
     M and what is within `margin` of it."""
     from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-    d = M.diagonal.real.astype(np.float64)
+    d = M.matrix.diagonal().real.astype(np.float64)
     if len(d) == 0 or d.min() < 0:
         return 0
     found = _dominance(M, d - margin)

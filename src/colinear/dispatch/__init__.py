@@ -150,7 +150,6 @@ def function(
     ]
     call = compile_call(name, parameters, public)
     f: Function = type(name, (Function,), {"__call__": call, "__doc__": base.__doc__})(name, base)
-    f.__doc__ = base.__doc__
     f.__signature__ = inspect.Signature(public)  # type: ignore[attr-defined]
     f.parameters, f.operand = tuple(p.name for p in parameters), operand
     f._method_at = f.parameters.index("method") - 1 if "method" in f.parameters else None

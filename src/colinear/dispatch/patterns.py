@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 from . import signatures
@@ -83,6 +84,12 @@ class Pattern:
     def alternatives(self) -> tuple[Pattern, ...]:
         """The patterns without a union at the top of which this is the union."""
         return (self,)
+
+    @cached_property
+    def operand_classes(self) -> list[set[Any]]:
+        """For each operand that is asked for by class, the classes that it may have: a quick test."""
+        wanted = [{a.cls for a in child.alternatives} for child in self.required]
+        return [classes for classes in wanted if None not in classes]
 
     def annotated(self, mask: int) -> Pattern:
         """The same, of operators that also have these properties."""

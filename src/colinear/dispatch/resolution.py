@@ -26,12 +26,9 @@ class RuleIndex:
         self.rules, self.base = rules, base
         self._precedes = functools.cache(Rule.precedes)
         self._order = functools.cache(self._ordered)
-        # with the classes of the operands that they ask for; None: any class
-        self._by_class: dict[type | None, list[tuple[Rule, list[Any]]]] = {}
+        self._by_class: dict[type | None, list[Rule]] = {}  # None: any
         for rule in rules:
-            wanted = [{a.cls for a in child.alternatives} for child in rule.pattern.required]
-            known = [classes for classes in wanted if None not in classes]
-            self._by_class.setdefault(rule.pattern.cls, []).append((rule, known))
+            self._by_class.setdefault(rule.pattern.cls, []).append(rule)
 
     def resolve(self, s: Signature) -> Resolution:
         """The rules for this signature, in the order in which they are tried."""
@@ -39,8 +36,9 @@ class RuleIndex:
         present = {child.cls for child in s.children or ()}
         matching = [
             rule
-            for rule, wanted in rules
-            if not any(map(present.isdisjoint, wanted)) and rule.pattern.matches(s)
+            for rule in rules
+            if not any(map(present.isdisjoint, rule.pattern.operand_classes))
+            and rule.pattern.matches(s)
         ]
         return self._order(*matching)
 

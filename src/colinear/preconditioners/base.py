@@ -245,13 +245,14 @@ def as_preconditioner(M: Any, A: Any) -> LinearOperator | None:
     if M is None:
         return None
     A = as_operator(A)
+    name = type(M).__name__
     if callable(M) and not isinstance(M, LinearOperator):
         if isinstance(M, type):
             raise TypeError(
                 f"preconditioner: {M.__name__} is a class; give an instance of it, such as "
                 f"{M.__name__}()."
             )
-        name = str(getattr(M, "__name__", type(M).__name__))
+        name = str(getattr(M, "__name__", name))
         # how it was made is no part of the answer's Info, unless that failed
         with recording() as reports:
             M = M(held_fixed(A))
@@ -263,8 +264,6 @@ def as_preconditioner(M: Any, A: Any) -> LinearOperator | None:
                 f"preconditioner: {name} gave {M!r}; expected an operator that approximates the "
                 "inverse of A."
             )
-    else:
-        name = type(M).__name__
     return _checked(as_operator(M), A, name)
 
 
