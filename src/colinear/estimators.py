@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numbers
 import warnings
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -129,6 +130,7 @@ def rows_of_positive_peak(vectors: np.ndarray) -> np.ndarray:
 # Principal components of data that may be an operator.
 
 
+@dataclass(eq=False, repr=False)
 class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SparseInput):
     """Principal components: the directions of greatest variance of the rows of X, by the singular
     vectors of X - 1 mean^T.
@@ -170,12 +172,10 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SparseInput):
     (500, 2)
     """
 
-    def __init__(
-        self, n_components: int | None = None, *, whiten: bool = False, method: Method | None = None
-    ):
-        self.n_components = n_components
-        self.whiten = whiten
-        self.method = method
+    n_components: int | None = None
+    _: KW_ONLY
+    whiten: bool = False
+    method: Method | None = None
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Find the components of X, (n_samples, n_features): an array, a sparse matrix or an
@@ -246,6 +246,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SparseInput):
 # Ridge regression on data that may be an operator.
 
 
+@dataclass(eq=False, repr=False)
 class Ridge(MultiOutputMixin, RegressorMixin, SparseInput):
     """Linear regression with a penalty: w of least |y - X w - c|^2 + alpha |w|^2, by (X^T X + alpha
     I) w = X^T y of centred data.
@@ -283,15 +284,10 @@ class Ridge(MultiOutputMixin, RegressorMixin, SparseInput):
     True
     """
 
-    coef_: np.ndarray
-    intercept_: float | np.ndarray
-
-    def __init__(
-        self, alpha: float = 1.0, *, fit_intercept: bool = True, method: Method | None = None
-    ):
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.method = method
+    alpha: float = 1.0
+    _: KW_ONLY
+    fit_intercept: bool = True
+    method: Method | None = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Find the coefficients from X, (n_samples, n_features), and y, (n_samples,) or
@@ -306,14 +302,11 @@ class Ridge(MultiOutputMixin, RegressorMixin, SparseInput):
         )
         if weights is not None and weights.min() < 0:
             raise ValueError("Ridge: a sample weight is negative.")
+        C, r = X, y
         if self.fit_intercept:
-            mean, target = (
-                column_means(X, weights),
-                np.average(y, axis=0, weights=weights).astype(y.dtype),
-            )
+            mean = column_means(X, weights)
+            target = np.average(y, axis=0, weights=weights).astype(y.dtype)
             C, r = centred(X, mean), y - target
-        else:
-            C, r = X, y
         if weights is not None:  # rows times the square roots of their weights
             root = np.sqrt(weights)
             C, r = Diagonal(root) @ C, (r.T * root).T
@@ -321,8 +314,8 @@ class Ridge(MultiOutputMixin, RegressorMixin, SparseInput):
             w = lstsq(C, r, self.method)
         else:
             w = solve(C.T @ C + float(self.alpha) * Identity(X.shape[1]), C.T @ r, self.method)
-        self.coef_ = w.T
-        self.intercept_ = target - mean @ w if self.fit_intercept else 0.0
+        self.coef_: np.ndarray = w.T
+        self.intercept_: float | np.ndarray = target - mean @ w if self.fit_intercept else 0.0
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -345,6 +338,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, SparseInput):
 # Spectral embedding of samples, or of a graph whose affinities may be an operator.
 
 
+@dataclass(eq=False, repr=False)
 class SpectralEmbedding(SparseInput):
     """Points such that what is strongly connected is near: eigenvectors of the smallest eigenvalues
     of the normalised graph Laplacian.
@@ -394,23 +388,12 @@ class SpectralEmbedding(SparseInput):
     (1, 1, True)
     """
 
-    embedding_: np.ndarray
-    eigenvalues_: np.ndarray
-
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        affinity: str = "nearest_neighbors",
-        gamma: float | None = None,
-        n_neighbors: int | None = None,
-        method: Method | None = None,
-    ):
-        self.n_components = n_components
-        self.affinity = affinity
-        self.gamma = gamma
-        self.n_neighbors = n_neighbors
-        self.method = method
+    n_components: int = 2
+    _: KW_ONLY
+    affinity: str = "nearest_neighbors"
+    gamma: float | None = None
+    n_neighbors: int | None = None
+    method: Method | None = None
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Embed the rows of X, (n_samples, n_features), or the nodes of the graph X, (n_samples,

@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from .dispatch import Choice, Cost, Function, Rule, signature
+from .dispatch import Choice, Cost, Function, Rule, functions, signature
 from .dispatch.calls import why_whole
-from .dispatch.functions import _convert, function_named
-from .dispatch.resolution import Resolution, guard_name
+from .dispatch.resolution import guard_name
 from .info import Scope, draw, state
 
 __all__ = ["Cost", "Plan", "explain"]
@@ -94,13 +93,13 @@ def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Pl
     inv Diagonal(2): inv_diagonal  diag(d)^-1 = diag(1 / d)  [2 flop, 16 B]
     """
     if isinstance(function, str):
-        function = function_named(function)
+        function = functions.function_named(function)
     elif not isinstance(function, Function):
         raise TypeError(
             f"explain: {function!r} is no function of operators; give one of colinear's, or its "
             "name: explain('solve', A)."
         )
-    arguments, keywords = _with_examples(function, arguments, keywords)
+    keywords |= _examples(function, arguments, keywords)
     outer, planner = state.current, Planner()
     state.current = Scope([], planner=planner)
     try:
@@ -112,18 +111,14 @@ def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Pl
     return planner.plans[0]
 
 
-def _with_examples(
-    f: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with examples of those that were left out."""
+def _examples(f: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    """Examples of the arguments that were left out."""
     given = f.__signature__.bind_partial(*arguments, **keywords).arguments  # type: ignore[attr-defined]
     missing = [name for name in f.examples if name not in given]
-    if missing and f.parameters[0] in given:
-        A = given[f.parameters[0]]
-        if not hasattr(type(A), "_is_root"):
-            A = _convert(f.name, A)
-        keywords = {**keywords, **{name: f.examples[name](A) for name in missing}}
-    return arguments, keywords
+    if not missing or f.parameters[0] not in given:
+        return {}
+    A = functions._converter(given[f.parameters[0]])
+    return {name: f.examples[name](A) for name in missing}
 
 
 class Planner:
@@ -142,7 +137,6 @@ class Planner:
         chosen: Rule,
         A: Any,
         arguments: tuple[Any, ...],
-        method: Any,
         displaced: Displaced = None,
     ) -> Any:
         """Plan a call, and return its result or a stand-in for it.
@@ -157,6 +151,7 @@ class Planner:
                 result = chosen.like(A, **{name: arguments[i] for name, i in chosen.like_arguments})
             else:
                 result = chosen.implementation(A, *arguments)
+                method = f.method_among(arguments)
                 if chosen.is_base and type(result) is not Choice and method is not None:
                     name = type(method).__name__
             while type(result) is Choice:
@@ -166,21 +161,15 @@ class Planner:
             children = tuple(self.plans)
         finally:
             self.plans = siblings
-        cost = (
-            Cost.of(own)
-            if own is not None
-            else sum((child.cost for child in children), Cost(float(A.flops), float(A.nbytes)))
-        )
-        rejected = (
-            tuple(_rejected(f, A, arguments, method, chosen, displaced)) if self.compares else ()
-        )
-        siblings.append(Plan(f.name, _expression(A), name, identity, cost, children, rejected))
+        if own is None:
+            own = sum((child.cost for child in children), Cost(float(A.flops), float(A.nbytes)))
+        rejected = tuple(_rejected(f, A, arguments, chosen, displaced)) if self.compares else ()
+        expression = _expression(A)
+        siblings.append(Plan(f.name, expression, name, identity, Cost.of(own), children, rejected))
         return result
 
 
-def _cost_of(
-    f: Function, rule: Rule, A: Any, arguments: tuple[Any, ...], method: Any
-) -> Cost | None:
+def _cost_of(f: Function, rule: Rule, A: Any, arguments: tuple[Any, ...]) -> Cost | None:
     """What a rule that applies but was not taken would cost; None if it cannot be told without
     doing its work."""
     if rule.cost is not None:
@@ -190,7 +179,7 @@ def _cost_of(
     outer, planner = state.current, Planner(compares=False)
     state.current = Scope([], planner=planner)
     try:
-        planner.call(f, rule, A, arguments, method)
+        planner.call(f, rule, A, arguments)
     except Exception:  # it has not been tried on this operator, since another one was taken
         return None
     finally:
@@ -204,10 +193,10 @@ def _value(x: Any) -> Any:
 
 
 def _rejected(
-    f: Function, A: Any, arguments: tuple[Any, ...], method: Any, chosen: Rule, displaced: Displaced
+    f: Function, A: Any, arguments: tuple[Any, ...], chosen: Rule, displaced: Displaced
 ) -> Iterator[tuple[str, str]]:
     """The names of the other rules that match A, and why each was not taken."""
-    found: Resolution = f._resolve(signature(A))
+    found, method = f._resolve(signature(A)), f.method_among(arguments)
     seen = {chosen.source}
     if displaced is not None:
         chosen, reason = displaced  # which the others gave way to
@@ -222,33 +211,25 @@ def _rejected(
         if method is not None and (why := why_whole(other, method, A)):
             yield other.name, why
         elif not other.holds(A, arguments):
-            named = method is not None and any(
-                name == "method" for name, _ in other.guard_arguments
-            )
-            any_method = tuple(None if argument is method else argument for argument in arguments)
-            is_displaced = named and other.holds(A, any_method)
-            yield (
-                other.name,
-                f"{type(method).__name__} was asked for"
-                if is_displaced
-                else f"its guard {guard_name(other)} does not hold",
-            )
+            why = f"its guard {guard_name(other)} does not hold"
+            if method is not None and "method" in dict(other.guard_arguments):
+                any_method = tuple(None if given is method else given for given in arguments)
+                if other.holds(A, any_method):
+                    why = f"{type(method).__name__} was asked for"
+            yield other.name, why
         elif (
             (i in found.rivals[at] or at in found.rivals[i])
             and other.cost is not None
             and chosen.cost is not None
         ):
-            yield (
-                other.name,
-                f"costs {_cost_text(Cost.of(other.cost(A)))}, not "
-                f"{_cost_text(Cost.of(chosen.cost(A)))}",
-            )
+            costs = [_cost_text(Cost.of(cost(A))) for cost in (other.cost, chosen.cost)]
+            yield other.name, f"costs {costs[0]}, not {costs[1]}"
         else:
-            cost = _cost_of(f, other, A, arguments, method)
-            costs = "" if cost is None else f", costs {_cost_text(cost)}"
+            cost = _cost_of(f, other, A, arguments)
+            told = "" if cost is None else f", costs {_cost_text(cost)}"
             yield (
                 other.name,
-                f"less specific{costs} ({other.pattern!r} against {chosen.pattern!r})",
+                f"less specific{told} ({other.pattern!r} against {chosen.pattern!r})",
             )
 
 
@@ -261,11 +242,9 @@ def _expression(A: Any) -> str:
 
 
 def _short(expression: str) -> str:
-    return (
-        expression
-        if len(expression) <= WIDEST_EXPRESSION
-        else expression[: WIDEST_EXPRESSION - 1] + "…"
-    )
+    if len(expression) <= WIDEST_EXPRESSION:
+        return expression
+    return expression[: WIDEST_EXPRESSION - 1] + "…"
 
 
 def _line(plan: Plan) -> str:

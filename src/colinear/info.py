@@ -141,10 +141,9 @@ class Info:
             return status
         if isinstance(status, Pending):
             status = status.read()
-            object.__setattr__(self, "_status", status)
         elif isinstance(status, int) or (getattr(status, "shape", None) == () and may_read(status)):
             status = Status(int(status))
-            object.__setattr__(self, "_status", status)
+        object.__setattr__(self, "_status", status)
         return status
 
     @property
@@ -210,12 +209,13 @@ def _make(values: Iterable[Any]) -> Info:
 def _flatten(info: Info) -> tuple[tuple[Any, ...], Any]:
     """The leaves that are there (torch's pytrees would count None as one) and the names to put
     them back by."""
+    if isinstance(info._status, Pending):
+        object.__setattr__(info, "_status", info._status.read())
     present = tuple(name for name in _LEAVES if getattr(info, name) is not None)
     # An IntEnum is no array type to JAX; a plain int is.
-    leaves = tuple(
-        int(v if isinstance(v, Status) else v.read()) if isinstance(v, Status | Pending) else v
-        for v in (getattr(info, name) for name in present)
-    )
+    leaves = [
+        int(v) if isinstance(v, Status) else v for v in (getattr(info, name) for name in present)
+    ]
     return (*leaves, *info.children), (present, tuple(getattr(info, name) for name in _STATIC))
 
 
@@ -246,6 +246,7 @@ def _line(info: Info) -> str:
 # --------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Scope:
     """A call of a function that is under way.
 
@@ -262,17 +263,10 @@ class Scope:
         recorded outside of all calls.
     """
 
-    __slots__ = ("is_detailed", "is_settled", "planner", "reports")
-
-    def __init__(
-        self,
-        reports: list[Info],
-        is_detailed: bool = False,
-        planner: Any = None,
-        is_settled: bool = True,
-    ):
-        self.reports, self.is_detailed, self.planner = reports, is_detailed, planner
-        self.is_settled = is_settled
+    reports: list[Info]
+    is_detailed: bool = False
+    planner: Any = None
+    is_settled: bool = True
 
 
 def planning() -> bool:

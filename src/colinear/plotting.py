@@ -28,7 +28,10 @@ def plot_history(info: Info, axes: Any = None) -> Any:
             "info=True asks for it: x, info = solve(A, b, CG(), info=True)."
         )
     if not all(may_read(each.history) for each in recorded):
-        raise _traced_error()
+        raise BackendError(
+            "Info.plot: the values are traced, so there is nothing to draw yet. Return the Info "
+            "from the transformed function and plot it there."
+        )
     try:
         from matplotlib import pyplot
     except ImportError as error:
@@ -40,20 +43,13 @@ def plot_history(info: Info, axes: Any = None) -> Any:
         axes = pyplot.subplots()[1]
     lines = [line for each in recorded for line in _lines(each, len(recorded) > 1)]
     for label, residuals in lines:
-        axes.plot(np.arange(len(residuals)), residuals, label=label)
+        axes.plot(residuals, label=label)
     if any((residuals > 0).any() for _, residuals in lines):
         axes.set_yscale("log")
     if 1 < len(lines) <= MOST_NAMED:
         axes.legend()
     axes.set(xlabel="iteration", ylabel="relative residual", title=_title(info, recorded))
     return axes
-
-
-def _traced_error() -> Exception:
-    return BackendError(
-        "Info.plot: the values are traced, so there is nothing to draw yet. Return the Info from "
-        "the transformed function and plot it there."
-    )
 
 
 def _with_history(info: Info) -> Iterator[Info]:
@@ -70,20 +66,18 @@ def _lines(info: Info, is_part: bool) -> Iterator[tuple[str, Any]]:
     what was not recorded are NaN."""
     xp: Any = backends.namespace_of(info.history)
     history = np.asarray(xp.to_numpy(info.history), float)
-    name = " ".join(part for part in (info.function, info.method) if part) if is_part else ""
+    name = " ".join(filter(None, (info.function, info.method))) if is_part else ""
     for column in np.ndindex(history.shape[1:]):
         residuals = history[(slice(None), *column)]
         recorded = np.flatnonzero(~np.isnan(residuals))
         residuals = residuals[: recorded[-1] + 1] if recorded.size else residuals[:0]
         which = f"column {column[0] if len(column) == 1 else column}" if column else ""
-        yield (
-            ", ".join(part for part in (name, which) if part),
-            np.where(residuals > 0, residuals, np.nan),
-        )
+        label = ", ".join(filter(None, (name, which)))
+        yield label, np.where(residuals > 0, residuals, np.nan)
 
 
 def _title(info: Info, recorded: list[Info]) -> str:
     methods = ", ".join(dict.fromkeys(each.method for each in recorded if each.method))
     status = read_status(info)
-    who = " by ".join(part for part in (info.function, methods) if part)
+    who = " by ".join(filter(None, (info.function, methods)))
     return f"{who}: {status.name if isinstance(status, Status) else 'traced'}".lstrip(": ")

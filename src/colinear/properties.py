@@ -107,7 +107,7 @@ PD = Annotation(
 Unitary = Annotation("Unitary", UNITARY, "unitary, A^H A = A A^H = I")
 Stiefel = Annotation("Stiefel", STIEFEL, "of orthonormal columns, A^H A = I")
 
-ANNOTATIONS = (SelfAdjoint, Symmetric, PSD, PD, Unitary, Stiefel)
+ANNOTATIONS = (SelfAdjoint, Symmetric, PSD, PD, Stiefel, Unitary)  # the weaker first
 
 
 def strongest_names(mask: int) -> list[str]:

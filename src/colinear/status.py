@@ -142,10 +142,8 @@ def is_unseen(x: Any) -> bool:
     if type(x) is np.ndarray:
         return False
     xp = backends.namespace_of(x)
-    return xp is not None and (bool(xp.is_traced(x)) or _is_left_alone(xp, x))
-
-
-def _is_left_alone(xp: Any, x: Any) -> bool:
+    if xp is None or xp.is_traced(x):
+        return xp is not None
     return bool(xp.is_on_device(x)) and (
         _is_settled_later()
         or ((state.is_choosing or state.waiting is not None) and not state.is_careful)

@@ -18,7 +18,7 @@ import math
 import pickle
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -66,25 +66,19 @@ class _Check:
         assert isinstance(A, LinearOperator), f"expected a LinearOperator, got {type(A).__name__}"
         self.A, self.xp = A, A.xp
         self.multiply = self.xp.jit(lambda A, X: A @ X)
-        assert (
-            isinstance(A.shape, tuple)
-            and len(A.shape) >= 2
-            and all(type(size) is int for size in A.shape)
-        ), f"shape must be a tuple of at least two ints, not {A.shape!r}"
+        is_shape = isinstance(A.shape, tuple) and all(type(size) is int for size in A.shape)
+        assert is_shape and len(A.shape) >= 2, (
+            f"shape must be a tuple of at least two ints, not {A.shape!r}"
+        )
         self.tol = 200 * float(A.xp.eps(A.dtype)) if tol is None else tol
         made = A.to_dense()
         assert tuple(made.shape) == A.shape, f"{A!r}: to_dense() has shape {tuple(made.shape)}"
         if dense is None:
-            self.dense = self.host(made)
-        else:
-            given = backends.namespace_of(dense)
-            self.dense = np.asarray(dense if given is None else given.to_numpy(dense))
-        finite = np.all(np.isfinite(self.dense))
-        self.scale = (
-            max(1.0, float(np.max(np.sum(np.abs(self.dense), axis=-1), initial=0.0)))
-            if finite
-            else 1.0
-        )
+            dense = self.host(made)
+        given = backends.namespace_of(dense)
+        self.dense = np.asarray(dense if given is None else given.to_numpy(dense))
+        largest = float(np.max(np.sum(np.abs(self.dense), axis=-1), initial=0.0))
+        self.scale = max(1.0, largest) if math.isfinite(largest) else 1.0
         self.equal(made, self.dense, "to_dense()")
         m, n = A.shape[-2:]
         random = np.random.default_rng(seed)
@@ -111,10 +105,8 @@ class _Check:
         return self.xp.asarray(x, dtype=self.A.dtype, device=self.A._context.device)
 
     def equal(self, got: Any, wanted: Any, what: str, dtype: Any = None) -> None:
-        wanted_dtype = self.A.dtype if dtype is None else dtype
-        assert got.dtype == wanted_dtype, (
-            f"{self.A!r}: {what} has dtype {got.dtype}, expected {wanted_dtype}"
-        )
+        dtype = self.A.dtype if dtype is None else dtype
+        assert got.dtype == dtype, f"{self.A!r}: {what} has dtype {got.dtype}, expected {dtype}"
         got, wanted = self.host(got), np.asarray(wanted)
         assert got.shape == wanted.shape, (
             f"{self.A!r}: {what} has shape {got.shape}, expected {wanted.shape}"
@@ -131,10 +123,10 @@ class _Check:
     def arithmetic(self) -> None:
         """Compare what the operator computes with what its matrix does. In JAX all of it is
         compiled at once: one by one takes minutes."""
-        names, computations = zip(*_computations(self.A))
-        run = self.xp.jit(lambda A, arrays: [compute(A, arrays) for compute in computations])
-        for got, compute, name in zip(run(self.A, self.arrays), computations, names):
-            self.equal(got, compute(_Host(self.dense), self.hosts), name)
+        run = self.xp.jit(lambda A, arrays: dict(_computed(A, arrays)))
+        computed = run(self.A, self.arrays)
+        for name, wanted in _computed(_Host(self.dense), self.hosts):
+            self.equal(computed[name], wanted, name)
 
     def complex_right_side(self) -> None:
         """A complex right side of a real operator gives complex answers."""
@@ -177,7 +169,7 @@ class _Host:
     """A matrix of NumPy that answers as an operator does, of whose code it has nothing."""
 
     def __init__(self, dense: Any):
-        self.dense = dense
+        self.dense, self.shape, self.batch_shape = dense, dense.shape, dense.shape[:-2]
 
     T = property(lambda self: _Host(np.swapaxes(self.dense, -1, -2)))
     H = property(lambda self: self.T.conj())
@@ -198,40 +190,37 @@ class _Host:
         return self.dense[key]
 
 
-Computation = Callable[[Any, dict[str, Any]], Any]
-
-
-def _computations(A: LinearOperator) -> Iterator[tuple[str, Computation]]:
+def _computed(A: Any, a: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """What is computed of an operator, or of its matrix, and of random arrays."""
-    yield "A @ vector", lambda A, a: A @ a["x"]
-    yield "A @ block", lambda A, a: A @ a["X"]
-    yield "A @ (block without columns)", lambda A, a: A @ a["X"][:, :0]
-    yield "A @ (batch of blocks)", lambda A, a: A @ a["batch"]
-    yield "A @ (larger batch of blocks)", lambda A, a: A @ a["larger batch"]
-    yield "vector @ A", lambda A, a: A.__rmatmul__(a["y"])
-    yield "block @ A", lambda A, a: A.__rmatmul__(a["Y"].T)
-    yield "A @ (2 X - Y)", lambda A, a: A @ (2 * a["X"] - a["X"][:, :1])
-    yield "A.T.to_dense()", lambda A, a: A.T.to_dense()
-    yield "A.T @ block", lambda A, a: A.T @ a["Y"]
-    yield "A.H.to_dense()", lambda A, a: A.H.to_dense()
-    yield "A.H @ block", lambda A, a: A.H @ a["Y"]
-    yield "A.conj().to_dense()", lambda A, a: A.conj().to_dense()
-    yield "A.conj() @ block", lambda A, a: A.conj() @ a["X"]
-    yield "A.T.T", lambda A, a: A.T.T.to_dense()
-    yield "A.H.H", lambda A, a: A.H.H @ a["x"]
-    yield "A.H.conj()", lambda A, a: A.H.conj() @ a["y"]
+    yield "A @ vector", A @ a["x"]
+    yield "A @ block", A @ a["X"]
+    yield "A @ (block without columns)", A @ a["X"][:, :0]
+    yield "A @ (batch of blocks)", A @ a["batch"]
+    yield "A @ (larger batch of blocks)", A @ a["larger batch"]
+    yield "vector @ A", A.__rmatmul__(a["y"])
+    yield "block @ A", A.__rmatmul__(a["Y"].T)
+    yield "A @ (2 X - Y)", A @ (2 * a["X"] - a["X"][:, :1])
+    yield "A.T.to_dense()", A.T.to_dense()
+    yield "A.T @ block", A.T @ a["Y"]
+    yield "A.H.to_dense()", A.H.to_dense()
+    yield "A.H @ block", A.H @ a["Y"]
+    yield "A.conj().to_dense()", A.conj().to_dense()
+    yield "A.conj() @ block", A.conj() @ a["X"]
+    yield "A.T.T", A.T.T.to_dense()
+    yield "A.H.H", A.H.H @ a["x"]
+    yield "A.H.conj()", A.H.conj() @ a["y"]
     if 0 in A.shape[-2:]:
         return
     cols = np.arange(min(A.shape[-2:]))
     rows = cols[::-1]
-    yield "A[..., -1, 0]", lambda A, a: A[..., -1, 0]
-    yield "A[..., -1, :]", lambda A, a: A[..., -1, :]
-    yield "A[..., :, 0]", lambda A, a: A[..., 0]
-    yield "A[..., ::2, 1:]", lambda A, a: _matrix(A[..., ::2, 1:])
-    yield "A[..., rows, cols]", lambda A, a: A[..., rows, cols]
-    yield "A[..., rows, :]", lambda A, a: _matrix(A[..., rows, :])
+    yield "A[..., -1, 0]", A[..., -1, 0]
+    yield "A[..., -1, :]", A[..., -1, :]
+    yield "A[..., :, 0]", A[..., 0]
+    yield "A[..., ::2, 1:]", _matrix(A[..., ::2, 1:])
+    yield "A[..., rows, cols]", A[..., rows, cols]
+    yield "A[..., rows, :]", _matrix(A[..., rows, :])
     if A.batch_shape and A.batch_shape[0]:
-        yield "A[0], the first of the batch,", lambda A, a: _matrix(A[0])
+        yield "A[0], the first of the batch,", _matrix(A[0])
 
 
 def _matrix(A: Any) -> Any:
@@ -306,12 +295,18 @@ def count_matvecs(A: Any = None) -> Iterator[Count]:
             f"count_matvecs: expected an operator, got {type(A).__name__}; products with a "
             "converted copy would not be seen."
         )
-    count = Count(A)
-    TEST_HOOKS.append(count)
-    try:
+    with _hooked(Count(A)) as count:
         yield count
+
+
+@contextmanager
+def _hooked(hook: Any) -> Iterator[Any]:
+    """Inform `hook` of all products and dense forms in the block."""
+    TEST_HOOKS.append(hook)
+    try:
+        yield hook
     finally:
-        TEST_HOOKS.remove(count)
+        TEST_HOOKS.remove(hook)
 
 
 # ------------------------------------------------------------------ nothing dense
@@ -347,16 +342,13 @@ def forbid_dense(limit: float) -> Iterator[None]:
     eye, matmul, ...); not what a user's own function makes.
     """
     guard = _Guard(limit)
-    replaced = [(xp, name, getattr(xp, name)) for xp in backends.loaded() for name in _CREATING]
-    TEST_HOOKS.append(guard)
-    for xp, name, original in replaced:
-        setattr(xp, name, _guarded(guard, f"{xp.name}'s {name}", original))
-    try:
+    with _hooked(guard), ExitStack() as stack:
+        for xp in backends.loaded():
+            for name in _CREATING:
+                original = getattr(xp, name)
+                stack.callback(setattr, xp, name, original)
+                setattr(xp, name, _guarded(guard, f"{xp.name}'s {name}", original))
         yield
-    finally:
-        TEST_HOOKS.remove(guard)
-        for xp, name, original in replaced:
-            setattr(xp, name, original)
 
 
 def _guarded(guard: _Guard, what: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -378,9 +370,6 @@ def _guarded(guard: _Guard, what: str, original: Callable[..., Any]) -> Callable
 def operators(**options: Any) -> Any:
     """A hypothesis strategy for pairs of a random operator and its matrix; see
     `colinear.testing_strategies.operators` for the options."""
-    # hypothesis is loaded only for those who ask
-    from .testing_strategies import (
-        operators as strategy,
-    )
+    from . import testing_strategies  # hypothesis is loaded only where it is used
 
-    return strategy(**options)
+    return testing_strategies.operators(**options)

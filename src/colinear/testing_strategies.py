@@ -70,43 +70,41 @@ class _Grower:
         )
 
     def tree(self, m: int, n: int, depth: int) -> Pair:
-        kinds = self.leaves(m, n)
-        if depth > 0:
-            kinds |= self.composed(m, n, depth - 1)
-        return kinds[self.draw(st.sampled_from(sorted(kinds)))]()
-
-    def of(
-        self, ours: Callable[..., Any], theirs: Callable[..., Any], *arrays: tuple[Any, Any]
-    ) -> Pair:
-        """An operator of arrays or operators, and beside it the matrix of the numbers they hold."""
-        return ours(*(array for array, _ in arrays)), theirs(*(host for _, host in arrays))
+        """An operator of this shape and its matrix: `ours(*parts)` and `theirs(*parts)` of arrays
+        or operators, and of the numbers they hold."""
+        leaves = self.leaves(m, n)
+        kinds = leaves | self.composed(m, n, depth - 1) if depth > 0 else leaves
+        name = self.draw(st.sampled_from(sorted(kinds)))
+        if callable(kinds[name]):
+            return kinds[name]()
+        ours, theirs, *shapes = kinds[name]
+        make = self.numbers if name in leaves else partial(self.tree, depth=depth - 1)
+        made, hosts = zip(*(make(*shape) for shape in shapes))
+        return ours(*made), theirs(*hosts)
 
     # -------------------------------------------------------------- leaves
 
-    def leaves(self, m: int, n: int) -> dict[str, Callable[[], Pair]]:
-        numbers, of, dense = self.numbers, self.of, families.Dense
-        kinds: dict[str, Callable[[], Pair]] = {
-            "dense": lambda: of(dense, np.asarray, numbers(m, n)),
-            "low rank": lambda: of(
-                families.LowRank, lambda U, V: U @ V.conj().T, numbers(m, 2), numbers(n, 2)
-            ),
-            "zero": lambda: (families.Zero(m, n, like=numbers(1)[0]), np.zeros((m, n))),
-            "toeplitz": lambda: of(families.Toeplitz, _toeplitz, numbers(m), numbers(n)),
+    def leaves(self, m: int, n: int) -> dict[str, Any]:
+        """By name: ours, theirs and the shapes of their arrays; or what makes both."""
+        like, xp = self.numbers(1)[0], self.xp
+        kinds = {
+            "dense": (families.Dense, np.asarray, (m, n)),
+            "low rank": (families.LowRank, lambda U, V: U @ V.conj().T, (m, 2), (n, 2)),
+            "zero": lambda: (families.Zero(m, n, like=like), np.zeros((m, n))),
+            "toeplitz": (families.Toeplitz, _toeplitz, (m,), (n,)),
         }
         if m == n:
             kinds |= {
-                "diagonal": lambda: of(families.Diagonal, np.diag, numbers(n)),
-                "identity": lambda: (families.Identity(n, like=numbers(1)[0]), np.eye(n)),
+                "diagonal": (families.Diagonal, np.diag, (n,)),
+                "identity": lambda: (families.Identity(n, like=like), np.eye(n)),
                 "permutation": lambda: self.permutation(n),
-                "lower": lambda: of(families.Triangular, np.tril, numbers(n, n)),
-                "upper": lambda: of(
-                    lambda A: families.Triangular(A, lower=False), np.triu, numbers(n, n)
-                ),
+                "lower": (families.Triangular, np.tril, (n, n)),
+                "upper": (lambda A: families.Triangular(A, lower=False), np.triu, (n, n)),
                 "psd": lambda: self.psd(n),
-                "symmetric": lambda: of(
-                    lambda A: Symmetric(dense(A + self.xp.matrix_transpose(A))),
+                "symmetric": (
+                    lambda A: Symmetric(families.Dense(A + xp.matrix_transpose(A))),
                     lambda A: A + A.T,
-                    numbers(n, n),
+                    (n, n),
                 ),
             }
         return kinds
@@ -123,50 +121,43 @@ class _Grower:
 
     # -------------------------------------------------------------- composed
 
-    def composed(self, m: int, n: int, depth: int) -> dict[str, Callable[[], Pair]]:
-        def of(ours: Callable, theirs: Callable, *shapes: tuple[int, int]) -> Pair:
-            return self.of(ours, theirs, *(self.tree(*shape, depth) for shape in shapes))
-
-        def inner() -> int:
-            return self.draw(st.integers(1, 4))
-
-        def scaled() -> Pair:
-            times = partial(mul, self.draw(st.sampled_from(SCALARS)))
-            return of(times, times, here)
-
-        here = (m, n)
-        kinds: dict[str, Callable[[], Pair]] = {
-            "sum": lambda: of(add, add, here, here),
-            "product": lambda: of(matmul, matmul, (m, k := inner()), (k, n)),
-            "scaled": scaled,
-            "hadamard": lambda: of(families.Hadamard, mul, here, here),
+    def composed(self, m: int, n: int, depth: int) -> dict[str, Any]:
+        """By name: ours, theirs and the shapes of their operands; or what makes both."""
+        here, there = (m, n), (n, m)
+        k = self.draw(st.integers(1, 4))
+        times = partial(mul, self.draw(st.sampled_from(SCALARS)))
+        kinds = {
+            "sum": (add, add, here, here),
+            "product": (matmul, matmul, (m, k), (k, n)),
+            "scaled": (times, times, here),
+            "hadamard": (families.Hadamard, mul, here, here),
             "sliced": lambda: self.sliced(m, n, depth),
-            "transpose": lambda: of(lambda A: A.T, np.transpose, (n, m)),
-            "adjoint": lambda: of(lambda A: A.H, _adjoint, (n, m)),
-            "conjugate": lambda: of(lambda A: A.conj(), np.conj, here),
-            "opaque": lambda: of(families.opaque, np.asarray, here),
+            "transpose": (lambda A: A.T, np.transpose, there),
+            "adjoint": (lambda A: A.H, _adjoint, there),
+            "conjugate": (lambda A: A.conj(), np.conj, here),
+            "opaque": (families.opaque, np.asarray, here),
         }
         if m > 1 and n > 1:
             grid = [(1, 1), (1, n - 1), (m - 1, 1), (m - 1, n - 1)]
             kinds |= {
-                "block diagonal": lambda: of(
+                "block diagonal": (
                     families.BlockDiag,
                     lambda A, B: np.block([[A, np.zeros((1, 1))], [np.zeros((m - 1, n - 1)), B]]),
                     (1, n - 1),
                     (m - 1, 1),
                 ),
-                "block": lambda: of(
+                "block": (
                     lambda A, B, C, D: families.Block([[A, B], [C, D]]),
                     lambda A, B, C, D: np.block([[A, B], [C, D]]),
                     *grid,
                 ),
             }
         if m % 2 == 0 and n % 2 == 0:
-            kinds["kronecker"] = lambda: of(families.Kronecker, np.kron, (2, 2), (m // 2, n // 2))
+            kinds["kronecker"] = (families.Kronecker, np.kron, (2, 2), (m // 2, n // 2))
         if m == n:
-            kinds["gram"] = lambda: of(lambda A: A.H @ A, lambda A: _adjoint(A) @ A, (inner(), n))
+            kinds["gram"] = (lambda A: A.H @ A, lambda A: _adjoint(A) @ A, (k, n))
         if m == n and n % 2 == 0:
-            kinds["kronecker sum"] = lambda: of(
+            kinds["kronecker sum"] = (
                 families.KroneckerSum,
                 lambda A, B: np.kron(A, np.eye(n // 2)) + np.kron(np.eye(2), B),
                 (2, 2),

@@ -759,13 +759,12 @@ def test_a_method_must_be_a_method_object(monkeypatch):
             f(d, 1, method=wrong)
 
 
-def test_what_is_not_an_operator_is_converted(monkeypatch):
+def test_what_is_not_an_operator_is_converted_or_refused(monkeypatch):
     f = function("f", base=lambda A: type(A).__name__)
+    with pytest.raises(TypeError, match="expected a matrix or a linear operator, not object"):
+        f(object())
     monkeypatch.setattr(functions, "_converter", lambda x: Dense())
     assert f([[1.0]]) == "Dense"
-    monkeypatch.setattr(functions, "_converter", None)
-    with pytest.raises(TypeError, match="expected a linear operator, got list"):
-        f([[1.0]])
 
 
 def test_functions_pickle_by_reference():

@@ -10,14 +10,14 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import __version__
 from ..errors import ColinearWarning
 from . import answers
 from .answers import complain
-from .options import add_shared, whole
+from .options import YES_OR_NO, add_shared, whole
 
 __all__ = ["main"]
 
@@ -57,61 +57,54 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"colinear {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    def command(name: str, help: str, *, computes: bool = True) -> argparse.ArgumentParser:
+    def command(name: str, help: str, *, computes: bool = True) -> Callable[..., Any]:
         found = commands.add_parser(name, help=help, description=help, **shown)
         found.add_argument("file", metavar="FILE", help="the matrix")
         add_shared(found, computes=computes)
-        return found
-
-    def writes(to: argparse.ArgumentParser, help: str) -> None:
-        to.add_argument("-o", "--output", metavar="FILE", help=help)
+        return found.add_argument
 
     about = command(
         "info",
         "what a matrix is: size, symmetry, definiteness, structure, condition",
         computes=False,
     )
-    about.add_argument(
-        "--picture", metavar="FILE", help="save a picture of the entries and singular values"
-    )
-    about.add_argument(
-        "--spy",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="draw where the entries stand",
-    )
-    about.add_argument(
-        "--condition",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="estimate it, whatever that costs; or not",
-    )
+    about("--picture", metavar="FILE", help="save a picture of the entries and singular values")
+    about("--spy", action=YES_OR_NO, default=True, help="draw where the entries stand")
+    about("--condition", action=YES_OR_NO, help="estimate it, whatever that costs; or not")
 
     plan = command("explain", "which rules and methods a function would use, and their cost")
-    plan.add_argument("--function", default="solve", help="solve, logdet, eig, ...; default solve")
+    plan("--function", default="solve", help="solve, logdet, eig, ...; default solve")
 
     solving = command("solve", "solve A x = b")
-    solving.add_argument(
-        "right_side", metavar="RIGHT_SIDE", help="b: a vector, or a matrix of columns"
-    )
-    solving.add_argument(
+    solving("right_side", metavar="RIGHT_SIDE", help="b: a vector, or a matrix of columns")
+    solving(
         "--least-squares",
         action="store_true",
         help="the x that makes |b - A x| least, of any shape of A",
     )
-    writes(solving, "where to write x; default: its first entries are printed")
+    solving(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="where to write x; default: its first entries are printed",
+    )
 
     for name, help in (("eig", "eigenvalues"), ("svd", "singular values")):
         spectrum = command(name, f"some {help}, the largest unless told otherwise")
-        spectrum.add_argument("-k", type=whole, help="how many; default 6")
+        spectrum("-k", type=whole, help="how many; default 6")
         if name == "eig":
-            spectrum.add_argument(
+            spectrum(
                 "--which",
                 choices=("LM", "SM", "LA", "SA", "LR", "SR"),
                 default="LM",
                 help="which of them; default LM",
             )
-        writes(spectrum, "where to write them: with the vectors into .npz, alone otherwise")
+        spectrum(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="where to write them: with the vectors into .npz, alone otherwise",
+        )
 
     command("logdet", "the logarithm of |det A|")
     command("trace", "the trace")
@@ -121,15 +114,11 @@ def parser() -> argparse.ArgumentParser:
             name,
             help=help,
             description=f"{help}. Options that are not known here go to the script.",
-        )
+        ).add_argument
         if name != "demo":
-            script.add_argument(
-                "name", metavar="NAME", nargs="?", help="which; without it they are listed"
-            )
-        script.add_argument(
-            "--small", action="store_true", help="a small problem of the same kind, in seconds"
-        )
-        script.add_argument("--traceback", action="store_true", help=argparse.SUPPRESS)
+            script("name", metavar="NAME", nargs="?", help="which; without it they are listed")
+        script("--small", action="store_true", help="a small problem of the same kind, in seconds")
+        script("--traceback", action="store_true", help=argparse.SUPPRESS)
     return top
 
 
@@ -150,15 +139,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> code
     0
     """
+    top = parser()
     try:
-        options = _options(arguments)
+        options, rest = top.parse_known_args(arguments)
+        if rest and options.command not in SCRIPTS:
+            top.error(f"unrecognized arguments: {' '.join(rest)}")
     except SystemExit as end:  # after --help, --version, or a line about what is wrong
         return int(end.code or 0)
+    options.rest = rest
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of others; what overflows shows in the answer
             warnings.simplefilter("always", ColinearWarning)
-            warnings.showwarning = _show_warning
+            warnings.showwarning = lambda message, *_, **__: complain(str(message), "warning: ")
             code = _command(options.command)(options)
         sys.stdout.flush()
         return code
@@ -171,15 +164,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return answers.BROKEN_PIPE
     except Exception as error:
         return _failed(options, error)
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    top = parser()
-    options, rest = top.parse_known_args(arguments)
-    if rest and options.command not in SCRIPTS:
-        top.error(f"unrecognized arguments: {' '.join(rest)}")
-    options.rest = rest
-    return options
 
 
 def _command(name: str) -> Any:
@@ -200,7 +184,3 @@ def _failed(options: argparse.Namespace, error: Exception) -> int:
         print(json.dumps({"command": options.command, "error": message, "exit_code": code}))
     complain(message)
     return code
-
-
-def _show_warning(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
-    complain(str(message), "warning: ")

@@ -37,8 +37,14 @@ class InputError(Exception):
     """A file that cannot be read or written, or that holds something else than it should."""
 
 
-class NumericalError(Exception):
-    """A computation that has no answer."""
+# the first that fits counts
+CODES_OF_ERRORS: tuple[tuple[Any, int], ...] = (
+    (UsageError | errors.MethodError, USAGE),
+    (InputError | errors.ShapeError | errors.DtypeError | OSError, BAD_INPUT),
+    (ImportError, MISSING),
+    (errors.ColinearError | ArithmeticError | MemoryError | np.linalg.LinAlgError, NUMERICAL),
+    (ValueError, USAGE),
+)
 
 
 def code_of_status(status: Any) -> int:
@@ -50,24 +56,13 @@ def code_of_status(status: Any) -> int:
 
 def code_of_error(error: BaseException) -> int | None:
     """The exit code that an exception leads to; None for one that is a mistake in the program."""
-    if isinstance(error, (UsageError, errors.MethodError)):
-        return USAGE
-    if isinstance(error, (InputError, errors.ShapeError, errors.DtypeError, OSError)):
-        return BAD_INPUT
-    if isinstance(error, ImportError):
-        return MISSING
-    if (
-        isinstance(error, (NumericalError, errors.ColinearError, ArithmeticError, MemoryError))
-        or type(error).__name__ == "LinAlgError"
-    ):
-        return NUMERICAL
-    return USAGE if isinstance(error, ValueError) else None
+    return next((code for kinds, code in CODES_OF_ERRORS if isinstance(error, kinds)), None)
 
 
 def of_info(info: Info) -> dict[str, Any]:
     """What an `Info` says, as plain values."""
     status = combine([info._status])
-    methods = list(dict.fromkeys(name for name in _names(info) if name))
+    methods = dict.fromkeys(filter(None, _names(info)))
     return {
         "status": status.name,
         "method": ", ".join(methods) or info.rule,
@@ -104,14 +99,8 @@ def finish(
     code = code_of_status(status)
     stream = sys.stderr if getattr(options, "output", None) == "-" else sys.stdout
     if options.json:
-        print(
-            json.dumps(
-                plain(
-                    {"command": options.command, **answer, "status": status.name, "exit_code": code}
-                ),
-                allow_nan=False,
-            )
-        )
+        whole = {"command": options.command, **answer, "status": status.name, "exit_code": code}
+        print(json.dumps(plain(whole), allow_nan=False))
     else:
         print("\n".join(lines), file=stream)
     if code != SUCCESS:
@@ -138,12 +127,10 @@ def number(x: Any) -> str:
 
 
 def plain(x: Any) -> Any:
-    """As JSON knows it: complex numbers as [real, imaginary], infinities and NaN as strings."""
+    """Return x as JSON knows it: complex numbers as [real, imaginary], infinities and NaN as strings."""
     if isinstance(x, dict):
         return {key: plain(value) for key, value in x.items()}
-    if isinstance(x, (list, tuple)):
-        return [plain(value) for value in x]
-    if isinstance(x, np.ndarray):
+    if isinstance(x, (list, tuple, np.ndarray)):
         return [plain(value) for value in x]
     if isinstance(x, (complex, np.complexfloating)):
         return [plain(float(x.real)), plain(float(x.imag))]

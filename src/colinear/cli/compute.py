@@ -8,33 +8,32 @@ from typing import Any
 
 import numpy as np
 
+from ..operators import LinearOperator
 from ..status import Status, combine
 from . import answers
 from .answers import InputError, UsageError
 from .files import check_target, read_columns, write
-from .options import choose, method, operator, under_way
+from .options import choose, method, operator, public, under_way
 
 
-def timed(options: argparse.Namespace, what: str, f: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """`f()`, which returns a result and its Info, with the time it took."""
+def timed(options: argparse.Namespace, f: Any, *arguments: Any) -> tuple[Any, Any, dict[str, Any]]:
+    """The result of a function of operators, its status, and what is known of it, with the time
+    that it took."""
     start = time.perf_counter()
-    with under_way(options, what):
-        result, info = f()
+    with under_way(options, options.command):
+        result, info = f(*arguments, method(options), info=True)
     seconds = time.perf_counter() - start
     return result, combine([info._status]), answers.of_info(info) | {"seconds": round(seconds, 6)}
 
 
-def head(options: argparse.Namespace, answer: dict[str, Any]) -> list[str]:
-    """What all of them print."""
-    lines = [f"{options.file}: {answer['operator']}"]
+def head(answer: dict[str, Any]) -> list[str]:
+    """The lines that all of them print."""
+    lines = [f"{answer['file']}: {answer['operator']}"]
     for name in ("method", "status", "residual", "iterations", "matvecs", "seconds"):
-        value = answer.get(name)
+        value = answer[name]
         if value not in (None, ""):
-            lines.append(
-                f"{name + ':':12}{value:.3g}"
-                if isinstance(value, float)
-                else f"{name + ':':12}{value}"
-            )
+            text = f"{value:.3g}" if isinstance(value, float) else value
+            lines.append(f"{name + ':':12}{text}")
     return lines
 
 
@@ -58,12 +57,11 @@ def solve(options: argparse.Namespace) -> int:
         why = "a linear system needs a square matrix; --least-squares gives the nearest solution"
         _check_square(options, matrix, why)
     xp = A.xp
-    dtype = xp.complex_dtype(A.dtype) if np.iscomplexobj(b) and not A.is_complex else A.dtype
+    dtype = xp.complex_dtype(A.dtype) if np.iscomplexobj(b) else A.dtype
     right = xp.asarray(b, dtype=dtype, device=A._context.device)
-    f = co.lstsq if options.least_squares else co.solve
-    x, status, found = timed(options, f.name, lambda: f(A, right, method(options), info=True))
+    x, status, found = timed(options, co.lstsq if options.least_squares else co.solve, A, right)
     x = answers.host(x)
-    answer = report | found | {"file": options.file, "right_side": options.right_side}
+    answer = report | found | {"right_side": options.right_side}
     if not options.least_squares:  # from the file's own entries, whatever was computed with
         answer["residual"] = true_residual(matrix, x, b)
         limit = 10 * (options.tol or float(np.sqrt(xp.eps(A.dtype))))
@@ -73,7 +71,7 @@ def solve(options: argparse.Namespace) -> int:
         status = Status.NONFINITE
     answer["status"] = status.name
     answer |= save(options, status, x)
-    lines = head(options, answer)
+    lines = head(answer)
     if options.output is None:
         answer["x"] = x
         lines += ["x:", *answers.numbers(x if x.ndim == 1 else x[:, 0])]
@@ -94,57 +92,42 @@ def true_residual(matrix: Any, x: Any, b: Any) -> float:
 def eig(options: argparse.Namespace) -> int:
     import colinear as co
 
-    def compute(A: Any, k: int) -> tuple[Any, Any]:
-        (values, vectors), info = co.eig(A, k, options.which, method(options), info=True)
-        return {"values": values, "vectors": vectors}, info
-
-    return _spectrum(options, compute, "values", {"which": options.which}, is_square=True)
+    return _spectrum(options, co.eig, ("values", "vectors"), which=options.which)
 
 
 def svd(options: argparse.Namespace) -> int:
     import colinear as co
 
-    def compute(A: Any, k: int) -> tuple[Any, Any]:
-        (U, s, V), info = co.svd(A, k, method(options), info=True)
-        return {"U": U, "s": s, "V": V}, info
-
-    return _spectrum(options, compute, "s", {})
+    return _spectrum(options, co.svd, ("U", "s", "V"))
 
 
-def _spectrum(
-    options: argparse.Namespace,
-    compute: Any,
-    name: str,
-    more: dict[str, Any],
-    is_square: bool = False,
-) -> int:
-    """Tell the values called `name` of what `compute(A, k)` finds, and write them, with the vectors
-    into an archive."""
+def _spectrum(options: argparse.Namespace, f: Any, names: tuple[str, ...], **more: Any) -> int:
+    """Print the values among what f finds, called by these names, and write them, with the vectors
+    into an archive. `more`: what else f takes."""
     check_target(options.output)
     matrix, A, report = operator(options)
-    if is_square:
+    if options.command == "eig":
         _check_square(options, matrix, "eigenvalues are those of square matrices: svd")
-    k = _how_many(options, min(matrix.shape))
-    parts, status, found = timed(options, options.command, lambda: compute(A, k))
-    values = answers.host(parts[name])
-    answer = report | found | {"file": options.file} | more | {"values": values}
-    if options.output is not None and options.output.endswith(".npz"):
-        named = {
-            each: values if each == name else answers.host(part.to_dense())
-            for each, part in parts.items()
-        }
-        answer |= save(options, status, None, **named)
-    elif options.output is not None:
-        answer |= save(options, status, values)
-    label = "eigenvalues:" if is_square else "singular values:"
-    return answers.finish(
-        options, answer, [*head(options, answer), label, *answers.numbers(values)], status
-    )
+    most = min(matrix.shape)
+    k = min(6, most) if options.k is None else options.k
+    if not 1 <= k <= most:
+        raise UsageError(f"-k {k}: the matrix has {most}")
+    parts, status, found = timed(options, f, A, k, *more.values())
+    named = {
+        name: answers.host(part.to_dense() if isinstance(part, LinearOperator) else part)
+        for name, part in zip(names, parts)
+    }
+    values = named["values" if options.command == "eig" else "s"]
+    answer = report | found | more | {"values": values}
+    is_archive = (options.output or "").endswith(".npz")
+    answer |= save(options, status, None, **named) if is_archive else save(options, status, values)
+    label = "eigenvalues:" if options.command == "eig" else "singular values:"
+    return answers.finish(options, answer, [*head(answer), label, *answers.numbers(values)], status)
 
 
 def save(options: argparse.Namespace, status: Status, array: Any, **named: Any) -> dict[str, Any]:
-    """Write the answer where it was asked for, unless it is not to be trusted at all; what to
-    say of that."""
+    """Write the answer where it was asked for, unless it is not to be trusted at all; return what
+    to say of that."""
     if options.output is None:
         return {}
     if answers.code_of_status(status) == answers.NUMERICAL:
@@ -160,56 +143,40 @@ def _check_square(options: argparse.Namespace, matrix: Any, why: str) -> None:
         raise InputError(f"{options.file}: {m}x{n}; {why}")
 
 
-def _how_many(options: argparse.Namespace, most: int) -> int:
-    if options.k is not None and not 1 <= options.k <= most:
-        raise UsageError(f"-k {options.k}: the matrix has {most}")
-    return min(6, most) if options.k is None else options.k
-
-
-def logdet(options: argparse.Namespace) -> int:
-    return _number(options, "logdet", "log|det|")
-
-
 def trace(options: argparse.Namespace) -> int:
-    return _number(options, "trace", "trace")
-
-
-def _number(options: argparse.Namespace, name: str, label: str) -> int:
+    """The trace; `logdet` likewise."""
     import colinear as co
 
+    name = options.command
     matrix, A, report = operator(options)
     _check_square(options, matrix, f"{name} is that of a square matrix")
-    value, status, found = timed(
-        options, name, lambda: getattr(co, name)(A, method(options), info=True)
-    )
+    value, status, found = timed(options, getattr(co, name), A)
     value = answers.host(value)[()]
-    answer = report | found | {"file": options.file, "value": value}
+    answer = report | found | {"value": value}
     text = answers.number(value)
     if found["error"] is not None:
         text += f" ± {found['error']:.2g} (one standard error: this is an estimate)"
-    return answers.finish(
-        options, answer, [*head(options, answer), f"{label + ':':12}{text}"], status
-    )
+    label = "trace:" if name == "trace" else "log|det|:"
+    return answers.finish(options, answer, [*head(answer), f"{label:12}{text}"], status)
+
+
+logdet = trace
 
 
 def explain(options: argparse.Namespace) -> int:
     import colinear as co
-    from colinear.dispatch import Function
 
     _, A, report = operator(options)
-    every = {name: getattr(co, name) for name in co.__all__}
-    known = {name: f for name, f in every.items() if isinstance(f, Function)}
+    known = public(lambda x: isinstance(x, co.Function))
     f = choose("--function", options.function, known)
     chosen = method(options)
     plan = co.explain(f, A, **({} if chosen is None else {"method": chosen}))
     answer = report | {
-        "file": options.file,
         "function": options.function,
         "rules": plan.rules,
         "flops": plan.cost.flops,
         "memory": plan.cost.memory,
         "plan": str(plan),
     }
-    return answers.finish(
-        options, answer, [f"{options.file}: {answer['operator']}", str(plan)], Status.SUCCESS
-    )
+    lines = [f"{options.file}: {answer['operator']}", answer["plan"]]
+    return answers.finish(options, answer, lines, Status.SUCCESS)

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..functions.solve.cost import dense_work, sparse_work
-from ..operators import Sparse
+from ..operators import Dense, Sparse
+from ..properties import PD, PSD
 from ..status import Status
 from . import answers
 from .answers import InputError
@@ -29,12 +30,8 @@ UNICODE_SHADES = " ·░▒▓█"
 
 def coordinates(matrix: Any) -> tuple[Any, Any, Any]:
     """Rows, columns and values of the entries that are not zero."""
-    if isinstance(matrix, np.ndarray):
-        rows, columns = np.nonzero(matrix)
-        return rows, columns, matrix[rows, columns]
-    found = matrix.tocoo()
-    there = found.data != 0
-    return found.row[there], found.col[there], found.data[there]
+    rows, columns = matrix.nonzero()
+    return rows, columns, np.ravel(matrix[rows, columns])
 
 
 def singular_values(matrix: Any) -> Any:
@@ -64,8 +61,7 @@ def spy(matrix: Any, height: int = 20, width: int = 48) -> list[str]:
     if 0 in matrix.shape:
         return ["(empty)"]
     m, n = matrix.shape
-    width = min(width, max(1, round(2.2 * height * n / m)), n)
-    height = min(height, m)
+    width = min(width, max(1, round(2.2 * height * n / m)))
     filled, _ = binned(matrix, height, width)
     level = np.ceil(np.sqrt(filled / (filled.max() or 1)) * (len(shades) - 1) - 1e-9).astype(int)
     edge = "+" + "-" * level.shape[1] + "+"
@@ -127,15 +123,12 @@ MOST_WORK = 2e10  # flops of a factorisation that is made for the sake of its es
 
 
 def info(options: argparse.Namespace) -> int:
-    options.detect = True if options.detect is None else options.detect
     if options.picture is not None:
         check_picture(options.picture)
-    matrix, A, report = operator(options)
-    values = matrix if isinstance(matrix, np.ndarray) else matrix.data
-    facts = report | {
-        "file": options.file,
+    matrix, A, facts = operator(options)
+    facts |= {
         "bytes": 0 if options.file == "-" else os.path.getsize(split(options.file)[0]),
-        "dtype": str(values.dtype),
+        "dtype": str(matrix.dtype),
         **entries(matrix),
     }
     if matrix.shape[0] == matrix.shape[1]:
@@ -158,11 +151,8 @@ def entries(matrix: Any) -> dict[str, Any]:
     m, n = matrix.shape
     rows, columns, values = coordinates(matrix)
     if len(values) == 0:
-        return {
-            "nonzeros": 0,
-            "density": 0.0,
-            "norms": {"frobenius": 0.0, "one": 0.0, "infinity": 0.0, "largest_entry": 0.0},
-        }
+        norms = dict.fromkeys(("frobenius", "one", "infinity", "largest_entry"), 0.0)
+        return {"nonzeros": 0, "density": 0.0, "norms": norms}
     sizes, per_row = np.abs(values), np.bincount(rows, minlength=m)
     return {
         "nonzeros": len(values),
@@ -196,40 +186,32 @@ def symmetry(matrix: Any, A: Any) -> dict[str, Any]:
 
     rows, columns, values = coordinates(matrix)
     S = csr_array((values, (rows, columns)), shape=matrix.shape)
-    norm = float(np.linalg.norm(S.data)) or 1.0
+    norm = float(np.linalg.norm(values)) or 1.0
     pattern = csr_array((np.ones(S.nnz, np.int8), S.indices, S.indptr), shape=S.shape)
     d = S.diagonal()
     beside = np.asarray(abs(S).sum(axis=1)).ravel() - np.abs(d)
-    diagonal = {
-        "zeros": int(np.count_nonzero(d == 0)),
-        "dominant_rows": int(np.count_nonzero(np.abs(d) >= beside)),
-    }
-    hermitian = float(np.linalg.norm((S - S.conj().T).data)) / norm
-    facts = {
+    asymmetry = float(np.linalg.norm((S - S.conj().T).data)) / norm
+    kind = "none" if np.any((S - S.T).data) else "symmetric"
+    return {
         "pattern_symmetric": not np.any((pattern - pattern.T).data),
-        "asymmetry": hermitian,
-        "symmetry": "self-adjoint"
-        if hermitian == 0
-        else "symmetric"
-        if not np.any((S - S.T).data)
-        else "none",
-        "diagonal": diagonal,
+        "asymmetry": asymmetry,
+        "symmetry": kind if asymmetry else "self-adjoint",
+        "diagonal": {
+            "zeros": int(np.count_nonzero(d == 0)),
+            "dominant_rows": int(np.count_nonzero(np.abs(d) >= beside)),
+        },
+        "definite": "no: not self-adjoint" if asymmetry else definiteness(A, d.real),
     }
-    return facts | {"definite": definiteness(A, d.real, hermitian == 0)}
 
 
-def definiteness(A: Any, d: Any, is_hermitian: bool) -> str:
-    """What is known of it, from the diagonal and from what was proven of A."""
-    import colinear as co
-
-    if not is_hermitian:
-        return "no: not self-adjoint"
+def definiteness(A: Any, d: Any) -> str:
+    """What is known of a self-adjoint matrix, from its diagonal and from what was proven of A."""
     if np.any(d < 0):
         sign = "negative" if np.all(d < 0) else "not positive"
         return f"no: {sign} entries on the diagonal"
-    if A.isa(co.PD):
+    if A.isa(PD):
         return "positive definite (proven)"
-    return "positive semidefinite (proven)" if A.isa(co.PSD) else "not proven"
+    return "positive semidefinite (proven)" if A.isa(PSD) else "not proven"
 
 
 def condition(matrix: Any, A: Any, insists: bool | None) -> tuple[float | None, str]:
@@ -246,8 +228,7 @@ def condition(matrix: Any, A: Any, insists: bool | None) -> tuple[float | None, 
     if m != n:
         return None, "not estimated: not square, and large"
     work = sparse_work(A) if isinstance(A, Sparse) else dense_work(A)
-    is_structured = type(A).__name__ not in ("Sparse", "Dense")
-    if not insists and not is_structured and work.work > MOST_WORK:
+    if not insists and isinstance(A, Sparse | Dense) and work.work > MOST_WORK:
         return (
             None,
             f"not estimated: a factorisation would take {work.flops:.1e} flops (--condition does "
@@ -258,23 +239,21 @@ def condition(matrix: Any, A: Any, insists: bool | None) -> tuple[float | None, 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            inverse, found = co.inv(A, info=True)
-            if found.status is Status.SINGULAR:
+            inverse, report = co.inv(A, info=True)
+            if report.status is Status.SINGULAR:
                 return np.inf, "singular to working accuracy"
             estimate = onenormest(inverse.to_scipy())
         except (co.ColinearError, ArithmeticError, MemoryError, ValueError) as error:
             return None, f"not estimated: {str(error).splitlines()[0]}"
-    columns = np.asarray(abs(matrix).sum(axis=0)).ravel()
-    return float(
-        columns.max() * estimate
-    ), "1-norm, estimated (a lower bound, as a rule within a factor of 3)"
+    found = float(abs(matrix).sum(axis=0).max() * estimate)
+    return found, "1-norm, estimated (a lower bound, as a rule within a factor of 3)"
 
 
 def as_text(facts: dict[str, Any]) -> list[str]:
     """The facts as lines."""
     m, n = facts["shape"]
     lines = [
-        f"{facts['file']}",
+        facts["file"],
         f"  size          {m} x {n}, {facts['dtype']}, {facts['bytes']} bytes in the file",
         f"  entries       {facts['nonzeros']} not zero, {100 * facts['density']:.3g}% of all",
     ]
@@ -287,32 +266,26 @@ def as_text(facts: dict[str, Any]) -> list[str]:
             lines.append(
                 f"  empty         {facts['empty_rows']} rows, {facts['empty_columns']} columns"
             )
-        lines.append(f"  bandwidth     {band['lower']} below the diagonal, {band['upper']} above")
-        lines.append(
-            f"  entries from  {norms['smallest_entry']:.3g} to {norms['largest_entry']:.3g} in size"
-        )
-        lines.append(
+        lines += [
+            f"  bandwidth     {band['lower']} below the diagonal, {band['upper']} above",
+            f"  entries from  {norms['smallest_entry']:.3g} to {norms['largest_entry']:.3g} in size",
             f"  norms         {norms['frobenius']:.6g} Frobenius, {norms['one']:.6g} (1), "
-            f"{norms['infinity']:.6g} (infinity)"
-        )
+            f"{norms['infinity']:.6g} (infinity)",
+        ]
     if "symmetry" in facts:
-        shown = (
-            facts["symmetry"]
-            if facts["symmetry"] != "none"
-            else f"none: |A - A^H| / |A| = {facts['asymmetry']:.2g}"
-        )
+        shown, d = facts["symmetry"], facts["diagonal"]
+        if shown == "none":
+            shown = f"none: |A - A^H| / |A| = {facts['asymmetry']:.2g}"
         same = "symmetric" if facts["pattern_symmetric"] else "not symmetric"
-        lines.append(f"  symmetry      {shown}; pattern {same}")
-        lines.append(f"  definite      {facts['definite']}")
-        d = facts["diagonal"]
-        lines.append(
+        lines += [
+            f"  symmetry      {shown}; pattern {same}",
+            f"  definite      {facts['definite']}",
             f"  diagonal      {d['zeros']} zeros; at least the sum of the rest in "
-            f"{d['dominant_rows']} rows"
-        )
+            f"{d['dominant_rows']} rows",
+        ]
     if "structure" in facts:
         lines.append(f"  structure     {facts['structure']}: {facts['operator']}")
     if "condition" in facts:
-        value = facts["condition"]
-        shown = facts["condition_by"] if value is None else f"{value:.3g} ({facts['condition_by']})"
-        lines.append(f"  condition     {shown}")
+        value, how = facts["condition"], facts["condition_by"]
+        lines.append(f"  condition     {how if value is None else f'{value:.3g} ({how})'}")
     return lines

@@ -24,9 +24,8 @@ READABLE = (".mtx", ".mtx.gz", ".npy", ".npz")
 
 def extension(path: str) -> str:
     """Which of the formats a name has, or an error."""
-    name = path.lower()
-    for known in sorted(READABLE, key=len, reverse=True):
-        if name.endswith(known):
+    for known in READABLE:
+        if path.lower().endswith(known):
             return known
     raise InputError(
         f"{path}: cannot tell the format from the name; use one of {', '.join(READABLE)}"
@@ -63,36 +62,32 @@ def read(path: str) -> Any:
     """The array or sparse matrix in a file; `-` for Matrix Market from standard input,
     `file.npz:name` for one array of several."""
     path, name = split(path)
-    if path != "-":
-        _check_file(path)
-    kind = ".mtx" if path == "-" else extension(path)
+    kind = ".mtx" if path == "-" else _check_file(path)
     try:
-        found = (
-            _read_npz(path, name)
-            if kind == ".npz"
-            else _read_npy(path)
-            if kind == ".npy"
-            else _read_market(path)
-        )
+        if kind == ".npz":
+            found = _read_npz(path, name)
+        else:
+            found = _read_npy(path) if kind == ".npy" else _read_market(path)
     except InputError:
         raise
     except MemoryError as error:
         raise InputError(f"{path}: too large for the memory of this machine") from error
-    except (
-        Exception
-    ) as error:  # readers raise whatever they like: EOFError, zlib.error, IndexError, ...
-        raise InputError(f"{path}: not a readable {kind} file ({_first_line(error)})") from error
+    except Exception as error:  # readers raise whatever they like: EOFError, IndexError, ...
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"{path}: not a readable {kind} file ({why})") from error
     return _checked(path, found)
 
 
-def _check_file(path: str) -> None:
+def _check_file(path: str) -> str:
+    """Refuse what is no file to be read; return its format."""
     if not os.path.exists(path):
         raise InputError(f"{path}: no such file")
     if os.path.isdir(path):
         raise InputError(f"{path}: is a directory, not a file")
-    extension(path)
+    kind = extension(path)
     if os.path.getsize(path) == 0:
         raise InputError(f"{path}: the file is empty")
+    return kind
 
 
 def split(path: str) -> tuple[str, str | None]:
@@ -152,7 +147,7 @@ def _read_npz(path: str, name: str | None) -> Any:
 
 
 def _checked(path: str, found: Any) -> Any:
-    """As floating point, finite, dense or in compressed rows."""
+    """Return what was read as floating point, finite, dense or in compressed rows."""
     if found.dtype.kind not in "biufc":
         raise InputError(f"{path}: its entries are {found.dtype}; expected real or complex numbers")
     known = (np.float32, np.float64, np.complex64, np.complex128)
@@ -161,15 +156,17 @@ def _checked(path: str, found: Any) -> Any:
         half, is_complex = found.dtype == np.float16, found.dtype.kind == "c"
         wide = np.complex128 if is_complex else np.float32 if half else np.float64
         found = found.astype(found.dtype.newbyteorder("=") if found.dtype in known else wide)
-    if not isinstance(found, np.ndarray):
+    if isinstance(found, np.ndarray):
+        values = found = np.ascontiguousarray(found)
+    else:
         from scipy.sparse import csr_array
 
         found = csr_array(found)
-    values = found if isinstance(found, np.ndarray) else found.data
-    bad = int(np.count_nonzero(~np.isfinite(values)))
+        values = found.data
+    bad = np.count_nonzero(~np.isfinite(values))
     if bad:
         raise InputError(f"{path}: {bad} of its entries are NaN or infinite")
-    return np.ascontiguousarray(found) if isinstance(found, np.ndarray) else found
+    return found
 
 
 # ------------------------------------------------------------------ out
@@ -221,7 +218,3 @@ def _market(array: Any) -> bytes:
     content = io.BytesIO()
     scipy.io.mmwrite(content, np.atleast_2d(array.T).T, precision=17)  # a vector is a column
     return content.getvalue()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

@@ -9,13 +9,15 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 from ..properties import ANNOTATIONS
 from .answers import InputError, UsageError, complain
 from .files import read_matrix
 
+YES_OR_NO = argparse.BooleanOptionalAction  # None where neither was said
 DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 PRECONDITIONERS = ("Jacobi", "BlockJacobi", "ILU", "IC", "Chebyshev", "AMG")
 
@@ -39,51 +41,43 @@ def positive(text: str) -> float:
 def add_shared(parser: argparse.ArgumentParser, *, computes: bool = True) -> None:
     """Add the options of a command that reads a matrix, and of one that computes something of
     it."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--backend",
         choices=("numpy", "torch", "jax"),
         default="numpy",
         help="the framework that computes",
     )
-    parser.add_argument(
-        "--dtype", help="float32, float64, complex64 or complex128; default: that of the file"
-    )
-    parser.add_argument(
+    add("--dtype", help="float32, float64, complex64 or complex128; default: that of the file")
+    add(
         "--annotate",
         action="append",
         default=[],
         metavar="NAME",
         help="claim a property: PSD, PD, SelfAdjoint, ...",
     )
-    parser.add_argument(
+    add(
         "--detect",
-        action=argparse.BooleanOptionalAction,
-        default=None,
+        action=YES_OR_NO,
         help="look for structure first; default: unless a method is named",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object to standard output"
-    )
-    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
+    add("--json", action="store_true", help="print one JSON object to standard output")
+    add("--traceback", action="store_true", help="show where an error came from")
     if not computes:
+        parser.set_defaults(method=None, progress=None)
         return
-    parser.add_argument(
-        "--method", help="CG, GMRES, LU, Lanczos, SLQ, ...; default: chosen by structure and size"
-    )
-    parser.add_argument(
-        "--tol", type=positive, help="the tolerance; default sqrt(eps) of the dtype"
-    )
-    parser.add_argument("--max-iters", type=whole, help="the most iterations")
-    parser.add_argument(
+    add("--method", help="CG, GMRES, LU, Lanczos, SLQ, ...; default: chosen by structure and size")
+    add("--tol", type=positive, help="the tolerance; default sqrt(eps) of the dtype")
+    add("--max-iters", type=whole, help="the most iterations")
+    add(
         "--preconditioner",
         metavar="NAME",
         help="Jacobi, BlockJacobi, ILU, IC, AMG, ... for iterative methods",
     )
-    parser.add_argument("--seed", type=whole, help="of methods that draw random vectors")
-    parser.add_argument(
+    add("--seed", type=whole, help="of methods that draw random vectors")
+    add(
         "--progress",
-        action=argparse.BooleanOptionalAction,
-        default=None,
+        action=YES_OR_NO,
         help="tell on standard error how far it is; default: on a terminal",
     )
 
@@ -106,8 +100,13 @@ def operator(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
     annotations = [choose("--annotate", name, known) for name in options.annotate]
     if options.dtype is not None or options.backend != "numpy":
         A = _moved(A, options)
-    report: dict[str, Any] = {"shape": list(matrix.shape), "read_seconds": round(read_seconds, 6)}
-    if looks_for_structure(options):
+    report: dict[str, Any] = {
+        "file": options.file,
+        "shape": list(matrix.shape),
+        "read_seconds": round(read_seconds, 6),
+    }
+    # by default not where a method is named, which would run inside the structure
+    if options.method is None if options.detect is None else options.detect:
         tell(options, "looking for structure")
         start = time.perf_counter()
         A, found = co.detect(A, info=True)
@@ -122,10 +121,10 @@ def operator(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def _moved(A: Any, options: argparse.Namespace) -> Any:
-    """In the framework and dtype that were asked for."""
+    """Return A in the framework and dtype that were asked for."""
     dtype = options.dtype
     if dtype is not None:
-        dtype = choose("--dtype", dtype, {name: name for name in DTYPES})
+        dtype = choose("--dtype", dtype, dict(zip(DTYPES, DTYPES)))
     wanted = dtype or A.xp.dtype_name(A.dtype)
     if options.backend == "jax" and "jax" not in sys.modules:
         # JAX reads it when it is imported, and is of single precision without
@@ -140,11 +139,12 @@ def _moved(A: Any, options: argparse.Namespace) -> Any:
     return A
 
 
-def looks_for_structure(options: argparse.Namespace) -> bool:
-    """Asked for, or not refused and no method is named: that one would run inside the structure."""
-    return bool(
-        getattr(options, "method", None) is None if options.detect is None else options.detect
-    )
+def public(is_wanted: Callable[[Any], bool]) -> dict[str, Any]:
+    """The public things of one kind, by name."""
+    import colinear as co
+
+    every = {name: getattr(co, name) for name in co.__all__}
+    return {name: x for name, x in every.items() if is_wanted(x)}
 
 
 def choose(what: str, name: str, known: dict[str, Any]) -> Any:
@@ -161,15 +161,14 @@ def method(options: argparse.Namespace) -> Any:
     """The method object that the options name; None if they say nothing of it."""
     import colinear as co
 
-    given = {"tol": options.tol, "max_iters": options.max_iters, "seed": options.seed}
+    given = {name: getattr(options, name) for name in ("tol", "max_iters", "seed")}
     given = {name: value for name, value in given.items() if value is not None}
     if options.preconditioner is not None:
         kinds = {name: getattr(co, name) for name in PRECONDITIONERS}
         given["preconditioner"] = choose("--preconditioner", options.preconditioner, kinds)()
     if options.method is None and not given:
         return None
-    every = {name: getattr(co, name) for name in co.__all__}
-    methods = {name: x for name, x in every.items() if getattr(x, "_is_method", False)}
+    methods = public(lambda x: getattr(x, "_is_method", False))
     cls = choose("--method", options.method or "Auto", methods)
     fields = {field.name for field in dataclasses.fields(cls)}
     wrong = sorted(set(given) - fields)
@@ -187,9 +186,8 @@ def method(options: argparse.Namespace) -> Any:
 
 
 def shows_progress(options: argparse.Namespace) -> bool:
-    """Asked for, or not refused and someone looks at a terminal."""
-    wanted = getattr(options, "progress", None)
-    return sys.stderr.isatty() if wanted is None else bool(wanted)
+    """Whether progress was asked for, or not refused and there is a terminal."""
+    return sys.stderr.isatty() if options.progress is None else options.progress
 
 
 def tell(options: argparse.Namespace, what: str) -> None:
@@ -236,6 +234,4 @@ SECONDS_BETWEEN_SIGNS = 1.0
 
 
 def _has_tqdm() -> bool:
-    from importlib.util import find_spec
-
     return find_spec("tqdm") is not None

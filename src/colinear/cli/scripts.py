@@ -21,13 +21,11 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 def folder(name: str) -> Path:
     """Where the scripts are: beside `src` in a checkout, in `_gallery` of an installed package."""
-    for place in (PACKAGE / "_gallery" / name, PACKAGE.parents[1] / name):
-        if (
-            place.is_dir()
-            and any(place.glob("*.py"))
-            and (place.parent.name == "_gallery" or (place.parent / "pyproject.toml").exists())
-        ):
-            return place
+    checkout = PACKAGE.parents[1]
+    for parent in (PACKAGE / "_gallery", checkout):
+        is_ours = parent is not checkout or (checkout / "pyproject.toml").exists()
+        if is_ours and any((parent / name).glob("*.py")):
+            return parent / name
     raise InputError(
         f"the {name} are not installed with this copy of colinear; they are in its repository"
     )
@@ -52,14 +50,8 @@ def demo(options: argparse.Namespace) -> int:
 
 
 def examples(options: argparse.Namespace) -> int:
-    return _list_or_run(options, "examples")
-
-
-def bench(options: argparse.Namespace) -> int:
-    return _list_or_run(options, "benchmarks")
-
-
-def _list_or_run(options: argparse.Namespace, kind: str) -> int:
+    """List or run the examples, or as `bench` the benchmarks."""
+    kind = "benchmarks" if options.command == "bench" else "examples"
     known = scripts(kind)
     if options.name is None:
         width = max(map(len, known))
@@ -67,25 +59,18 @@ def _list_or_run(options: argparse.Namespace, kind: str) -> int:
         return answers.SUCCESS
     path, _ = choose(options.command, options.name, known)
     rest = [argument for argument in options.rest if argument != "--"]
-    _check_packages(
-        path,
-        always=kind == "examples"
-        or any(word.startswith(("--figure", "--picture")) for word in rest),
-    )
-    return run(path, [*_smallness(path, options.small), *rest])
+    draws = any(word.startswith(("--figure", "--picture")) for word in rest)
+    _check_packages(path, always=kind == "examples" or draws)
+    if options.small:
+        text = path.read_text(encoding="utf-8")
+        if "--small" in text or "gallery.options" in text:
+            rest = ["--small", *rest]
+        elif "--size" in text:
+            rest = ["--size", "small", *rest]
+    return run(path, rest)
 
 
-def _smallness(path: Path, small: bool) -> list[str]:
-    if not small:
-        return []
-    text = path.read_text(encoding="utf-8")
-    return (
-        ["--small"]
-        if "--small" in text or "gallery.options" in text
-        else ["--size", "small"]
-        if "--size" in text
-        else []
-    )
+bench = examples
 
 
 # ------------------------------------------------------------------ what a script imports
@@ -94,8 +79,7 @@ def _smallness(path: Path, small: bool) -> list[str]:
 def _check_packages(path: Path, always: bool) -> None:
     """Refuse to start a script that would end without its packages, perhaps after minutes of
     work."""
-    roots = sorted(needed(path, always))
-    missing = [root for root in roots if not _is_installed(root)]
+    missing = [root for root in sorted(needed(path, always)) if not _is_installed(root)]
     if missing:
         names = " ".join(
             f"'colinear[{EXTRAS[root]}]'" if root in EXTRAS else root for root in missing
@@ -176,6 +160,5 @@ def run(path: Path, arguments: list[str]) -> int:
         [sys.executable, str(path), *arguments],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
     )
-    if done.returncode in (answers.USAGE, answers.INTERRUPTED) or done.returncode == 0:
-        return done.returncode
-    return answers.UNCONVERGED
+    passed_on = (answers.SUCCESS, answers.USAGE, answers.INTERRUPTED)
+    return done.returncode if done.returncode in passed_on else answers.UNCONVERGED

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import is_array
 from ..errors import BackendError, ShapeError
 from ..info import Info
 from ..operators import (
@@ -34,7 +33,7 @@ from .matrix import Found, Matrix, shape_text
 
 __all__ = ["detect"]
 
-COMPOSED = (Sum, Product, Kronecker, KroneckerSum, BlockDiag, Hadamard)
+COMPOSED = (Sum, Product, Kronecker, KroneckerSum, BlockDiag, Hadamard, Block, Scaled)
 
 
 def detect(A: Any, tol: float | None = None, info: bool = False) -> Any:
@@ -127,34 +126,28 @@ def _of_tree(A: LinearOperator, tol: float) -> Found:
     """What is found in the dense and sparse parts of an operator."""
     if isinstance(A, (Dense, Sparse)):
         return _of_matrix(A, tol)
-    parts = (
-        A.operands if isinstance(A, (*COMPOSED, Block)) else (A.A,) if isinstance(A, Scaled) else ()
-    )
+    parts = A.operands if isinstance(A, COMPOSED) else ()
     found = tuple(_of_tree(part, tol) for part in parts)
-    if all(each.operator is part for each, part in zip(found, parts)):
-        return Found(
-            "as it is",
-            A,
-            "no dense or sparse matrix in it has more structure" if parts else "it holds no matrix",
-        )
     inside = [each.operator for each in found]
+    if all(mine is given for mine, given in zip(inside, parts)):
+        why = (
+            "no dense or sparse matrix in it has more structure" if parts else "it holds no matrix"
+        )
+        return Found("as it is", A, why)
     if isinstance(A, Block):
         columns = len(A.blocks[0])
         whole = Block([inside[k : k + columns] for k in range(0, len(inside), columns)])
     else:
-        whole = Scaled(A.scalar, inside[0]) if isinstance(A, Scaled) else type(A)(*inside)
+        whole = Scaled(A.scalar, *inside) if isinstance(A, Scaled) else type(A)(*inside)
     worst = max(each.residual for each in found)
     return Found(
-        f"composed: {type(A).__name__}", whole._claim(A._claims), "", found, residual=worst
+        f"composed: {type(A).__name__}", whole._claim(A._claims), parts=found, residual=worst
     )
 
 
 def _of_matrix(A: Any, tol: float) -> Found:
-    from .search import (
-        residual,  # imported here: `import colinear` is to be quick
-        search,
-        symmetrised,
-    )
+    # imported here: `import colinear` is to be quick
+    from .search import residual, search, symmetrised
 
     M, name = _on_host(A), "dense" if isinstance(A, Dense) else "sparse"
     if not np.isfinite(M.norm):  # then no residual can be told from zero
@@ -169,43 +162,34 @@ def _of_matrix(A: Any, tol: float) -> Found:
     ):  # what was given, not a copy
         return replace(found, name=name, operator=A._claim(operator.properties))
     if A.backend != "numpy" or str(A.dtype) != str(M.dtype):
+        # what is compared has been in the framework and dtype of what is returned
         operator = operator.to(A.backend, A._context.device, A.dtype)
-    # of what is returned, in its own framework and dtype
-    difference = residual(M, _as_numpy(operator, M))
+        difference = residual(M, operator.to("numpy", dtype=str(M.dtype)))
+    else:
+        difference = residual(M, operator)
     if not difference <= max(tol, M.rounding):
         tried = f"{found.name}, but its parts cannot be held in this dtype"
         return Found(name, A, tried=(*found.tried, tried))
     return replace(found, operator=operator, residual=difference)
 
 
-def _as_numpy(A: LinearOperator, M: Matrix) -> LinearOperator:
-    dtype = str(M.dtype)
-    return A if A.backend == "numpy" and str(A.dtype) == dtype else A.to("numpy", dtype=dtype)
-
-
 def _on_host(A: Any) -> Matrix:
-    xp = A.xp
-    for leaf in A.leaves():
-        if not is_array(leaf):
-            continue
-        if xp.is_traced(leaf) or xp.is_traced(xp.staged(leaf)):
-            raise BackendError(
-                "detect: the values are traced, and structure depends on values. Call detect "
-                "outside of the transformation, and pass the "
-                "operator in."
-            )
-        if xp.is_differentiated(leaf):
-            raise BackendError(
-                "detect: A records gradients, and none passes through a search for structure. Use "
-                "detect(A.detach()), and make leaves "
-                "of what it returns."
-            )
-    values = np.asarray(xp.to_numpy(A.A if isinstance(A, Dense) else A.data))
-    eps = float(xp.eps(A.dtype))
+    xp, values = A.xp, A.A if isinstance(A, Dense) else A.data
+    if xp.is_traced(values) or xp.is_traced(xp.staged(values)):
+        raise BackendError(
+            "detect: the values are traced, and structure depends on values. Call detect outside "
+            "of the transformation, and pass the operator in."
+        )
+    if xp.is_differentiated(values):
+        raise BackendError(
+            "detect: A records gradients, and none passes through a search for structure. Use "
+            "detect(A.detach()), and make leaves of what it returns."
+        )
+    values, eps = np.asarray(xp.to_numpy(values)), float(xp.eps(A.dtype))
     if values.dtype.itemsize == 2:
         values = values.astype(np.float32)
-    if not np.all(np.isfinite(values)):
-        count = int(np.count_nonzero(~np.isfinite(values)))
+    count = np.count_nonzero(~np.isfinite(values))
+    if count:
         raise ValueError(
             f"detect: {count} entries of A are NaN or infinite; there is no structure to be found "
             "among them."
@@ -214,20 +198,20 @@ def _on_host(A: Any) -> Matrix:
         return Matrix.of(values, eps)
     from scipy.sparse import csr_array
 
-    return Matrix.of(
-        csr_array((values, A.structure.columns, A.structure.indptr), shape=A.structure.shape), eps
-    )
+    entries = (values, A.structure.columns, A.structure.indptr)
+    return Matrix.of(csr_array(entries, shape=A.structure.shape), eps)
 
 
-def _report(found: Found, is_part: bool = False) -> Info:
+def _report(found: Found) -> Info:
+    """What was found, and in its parts; of these no residual, nor what else was tried."""
     A = found.operator
     names = ", ".join(strongest_names(A.properties))
-    tried = () if is_part else found.tried
-    parts = filter(None, (f"{shape_text(A.shape)} {names}".strip(), found.detail, *tried))
+    told = filter(None, (f"{shape_text(A.shape)} {names}".strip(), found.detail, *found.tried))
+    parts = (_report(replace(part, tried=())) for part in found.parts)
     return Info(
-        residual=None if is_part else found.residual,
-        function="" if is_part else "detect",
+        residual=found.residual,
+        function="detect",
         rule=found.name,
-        message="; ".join(parts),
-        children=tuple(_report(part, is_part=True) for part in found.parts),
+        message="; ".join(told),
+        children=tuple(part.replace(residual=None, function="") for part in parts),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -68,25 +69,28 @@ def low_rank_plus_diagonal(M: Matrix, tol: float) -> Found | str:
     least = _rank(A[np.ix_(left[: most + SPARE], right[: most + SPARE])], limit)
     if least > most:
         return f"the rank beside its diagonal is {least} or more, too large to pay"
-    diagonal = _completed(A, left, right, most, limit, random)
-    if diagonal is None:
+    first = _cross(A, left, right, most, limit, random)
+    if first is not None:
+        left, right = np.setdiff1d(left, first[0]), np.setdiff1d(right, first[1])
+        second = _cross(A, left, right, most, limit, random)
+    if first is None or second is None:
         return (
             f"the rank beside its diagonal is more than {most}, or not to be seen in two "
             "separate parts"
         )
-    return _alternated(M, np.diagonal(A) - diagonal[0], diagonal[1], most, limit, random)
+    diagonal, other = (_interpolated(A, *pair) for pair in (first, second))
+    used = np.concatenate(first)
+    diagonal[used] = other[used]
+    return _alternated(M, np.diagonal(A) - diagonal, len(first[0]), most, limit, random)
 
 
 def _rank(block: Any, limit: float) -> int:
     """The least rank of what is within `limit` of the block, in the Frobenius norm."""
     if block.shape[0] == block.shape[1]:
-        try:
-            inverse = np.linalg.inv(block)
-        except np.linalg.LinAlgError:
-            inverse = None
         # Every singular value is 1 / |A^-1| or more; a fifth of the work of finding them all.
-        if inverse is not None and 1 / norm(inverse) > 2 * limit:
-            return len(block)
+        with contextlib.suppress(np.linalg.LinAlgError):
+            if 1 / norm(np.linalg.inv(block)) > 2 * limit:
+                return len(block)
     return _kept(np.linalg.svd(block, compute_uv=False), limit)
 
 
@@ -134,23 +138,6 @@ def _kept(values: Any, limit: float, used: float = 0.0) -> int:
     return int(np.count_nonzero(tails > limit))
 
 
-def _completed(
-    A: Any, left: Any, right: Any, most: int, limit: float, random: Any
-) -> tuple[Any, int] | None:
-    """The diagonal of L, and its rank."""
-    first = _cross(A, left, right, most, limit, random)
-    if first is None:
-        return None
-    left, right = np.setdiff1d(left, first[0]), np.setdiff1d(right, first[1])
-    second = _cross(A, left, right, most, limit, random)
-    if second is None:
-        return None
-    diagonal, other = (_interpolated(A, *pair) for pair in (first, second))
-    used = np.concatenate(first)
-    diagonal[used] = other[used]
-    return diagonal, len(first[0])
-
-
 def _cross(
     A: Any, left: Any, right: Any, most: int, limit: float, random: Any
 ) -> tuple[Any, Any] | None:
@@ -176,9 +163,8 @@ def _cross(
 def _interpolated(A: Any, rows: Any, columns: Any) -> Any:
     """A[i, J] A[I, J]^+ A[I, i] for every i."""
     center = A[np.ix_(rows, columns)]
-    weights = np.linalg.lstsq(center, A[rows], rcond=float(np.finfo(A.real.dtype).eps) * len(rows))[
-        0
-    ]
+    rounding = float(np.finfo(A.real.dtype).eps) * len(rows)
+    weights = np.linalg.lstsq(center, A[rows], rcond=rounding)[0]
     return np.einsum("ij,ji->i", A[:, columns], weights)
 
 
@@ -232,20 +218,17 @@ def kronecker(M: Matrix, tol: float, search: Search) -> Found | str:
     """A = B ⊗ C, the first of the smallest size; C may be such a product itself."""
     if M.nnz == 0 or (M.dense is None and tol > 0):
         return "not looked for approximately in a large sparse matrix" if M.nnz else "zero"
-    place, pivot = _largest(M)
+    place = _largest(M)
     pairs = list(_shapes(*M.shape))
     some = M.sample(SAMPLE)
     for inner in pairs[:MOST_PAIRS]:
-        if not (_passes(M, place, pivot, inner, some) if tol == 0 else _may_pass(M, inner, tol)):
+        if not (_passes(M, place, inner, some) if tol == 0 else _may_pass(M, inner, tol)):
             continue
-        factors = _factors(M, place, pivot, inner, tol)
-        if factors is None:
-            continue
-        apart, B, C = factors
-        rest = max(0.0, tol - apart) / 3
-        parts = (search(factor, rest) for factor in (B, C))
-        detail = f"{shape_text(B.shape)} ⊗ {shape_text(C.shape)}"
-        return compose("Kronecker product", parts, _product, detail)
+        factors = _factors(M, place, inner, tol)
+        if factors is not None:
+            apart, B, C = factors
+            parts = _search_both(M, B, C, max(0.0, tol - apart) / 3, search)
+            return compose("Kronecker product", parts, _product, _shapes_text(B, C))
     return f"none of {len(pairs)} ways to cut it into blocks gives multiples of one block"
 
 
@@ -263,23 +246,31 @@ def kronecker_plus_identity(M: Matrix, tol: float, search: Search) -> Found | st
         free = (rows // p != columns // p) & (rows % p != columns % p)
         if not free.any():
             continue
-        best = int(np.argmax(np.where(free, np.abs(values), -1)))
-        place, pivot = (int(rows[best]), int(columns[best])), values[best]
-        if tol == 0 and not _passes(M, place, pivot, inner, some):
+        best = np.argmax(np.where(free, np.abs(values), -1))
+        place = (int(rows[best]), int(columns[best]))
+        if tol == 0 and not _passes(M, place, inner, some):
             continue
-        A, (B, C) = M.dense, _read_off(M.dense, place, pivot, inner)
+        A, (B, C) = M.dense, _read_off(M.dense, place, inner)
         rest = A - np.kron(B, C)
         shift = np.diagonal(rest).mean().astype(A.dtype)
         if not norm(rest - shift * np.eye(n, dtype=A.dtype)) <= M.allowed(tol):
             continue
-        parts = (search(Matrix.of(factor, M.eps), tol / 4) for factor in (B, C))
         return compose(
             "Kronecker product plus identity",
-            parts,
+            _search_both(M, B, C, tol / 4, search),
             lambda *parts, shift=shift: _product(*parts) + ScaledIdentity(shift, n),
-            f"{shape_text(B.shape)} ⊗ {shape_text(C.shape)} + {shift:.3g} I",
+            f"{_shapes_text(B, C)} + {shift:.3g} I",
         )
     return "no way to cut it into blocks gives one"
+
+
+def _search_both(M: Matrix, B: Any, C: Any, tol: float, search: Search) -> Iterator[Found]:
+    """What is found in two factors or terms of M."""
+    return (search(Matrix.of(each, M.eps), tol) for each in (B, C))
+
+
+def _shapes_text(B: Any, C: Any) -> str:
+    return f"{shape_text(B.shape)} ⊗ {shape_text(C.shape)}"
 
 
 def _product(*parts: Any) -> Any:
@@ -294,13 +285,11 @@ def _product(*parts: Any) -> Any:
     return Kronecker(*factors)
 
 
-def _largest(M: Matrix) -> tuple[tuple[int, int], Any]:
-    """The place and the value of the entry of largest size."""
-    if M.dense is not None:
-        row, column = np.unravel_index(int(np.argmax(np.abs(M.dense))), M.shape)
-        return (int(row), int(column)), M.dense[row, column]
-    k = int(np.argmax(np.abs(M.values)))
-    return (int(M.rows[k]), int(M.columns[k])), M.values[k]
+def _largest(M: Matrix) -> tuple[int, int]:
+    """The place of the entry of largest size."""
+    k = np.argmax(np.abs(M.stored))
+    row, column = divmod(k, M.shape[1]) if M.dense is not None else (M.rows[k], M.columns[k])
+    return int(row), int(column)
 
 
 def _shapes(m: int, n: int) -> Iterator[tuple[int, int]]:
@@ -318,40 +307,35 @@ def _shapes(m: int, n: int) -> Iterator[tuple[int, int]]:
     )
 
 
-def _passes(
-    M: Matrix, place: tuple[int, int], pivot: Any, inner: tuple[int, int], some: Any
-) -> bool:
+def _passes(M: Matrix, place: tuple[int, int], inner: tuple[int, int], some: Any) -> bool:
     """Whether A[i, j] A[pivot] = B[i, j] C[i, j] holds for some of its entries: most cuts fail
     here, at next to no cost."""
     p, q = inner
     (rows, columns, wanted), (r, c) = some, place
     B = M.at(rows // p * p + r % p, columns // q * q + c % q)
     C = M.at(r // p * p + rows % p, c // q * q + columns % q)
-    return bool(np.all(np.abs(B * (C / pivot) - wanted) <= M.rounding * np.abs(wanted)))
+    product = B * (C / M.matrix[place])
+    return bool(np.all(np.abs(product - wanted) <= M.rounding * np.abs(wanted)))
 
 
 def _may_pass(M: Matrix, inner: tuple[int, int], tol: float) -> bool:
     """Whether a part of the matrix of blocks is near enough to rank one; if it is not, neither
     is the whole."""
     (m, n), (p, q), random = M.shape, inner, np.random.default_rng(0)
-    some = [
-        np.sort(random.permutation(size)[:SAMPLE])[axis]
-        for size, axis in ((m * n // (p * q), np.s_[:, None]), (p * q, np.s_[:]))
-    ]
-    block, inside = some
+    block, inside = (
+        np.sort(random.permutation(size)[:SAMPLE]) for size in (m * n // (p * q), p * q)
+    )
+    block = block[:, None]
     part = M.dense[block // (n // q) * p + inside // q, block % (n // q) * q + inside % q]
     return bool(norm(np.linalg.svd(part, compute_uv=False)[1:]) <= tol * M.norm)
 
 
 def _factors(
-    M: Matrix, place: tuple[int, int], pivot: Any, inner: tuple[int, int], tol: float
-) -> tuple[float, Matrix, Matrix] | None:
-    B, C = _read_off(M.matrix, place, pivot, inner)
-    if M.dense is None:
-        if B.nnz * C.nnz != M.nnz:
-            return None
-        # the search compares the product with A
-        return (0.0, Matrix.of(B, M.eps), Matrix.of(C, M.eps))
+    M: Matrix, place: tuple[int, int], inner: tuple[int, int], tol: float
+) -> tuple[float, Any, Any] | None:
+    B, C = _read_off(M.matrix, place, inner)
+    if M.dense is None:  # the search compares the product with A
+        return (0.0, B, C) if B.nnz * C.nnz == M.nnz else None
     (m, n), (p, q), A = M.shape, inner, M.dense
     # a row for each block
     R = A.reshape(m // p, p, n // q, q).transpose(0, 2, 1, 3).reshape(-1, p * q)
@@ -364,20 +348,17 @@ def _factors(
         apart = norm(R - np.multiply.outer(b, c)) / M.norm
     if not apart <= max(tol, M.rounding):
         return None
-    B, C = b.reshape(B.shape), c.reshape(inner)
-    return apart, Matrix.of(B.astype(A.dtype), M.eps), Matrix.of(C.astype(A.dtype), M.eps)
+    return apart, b.reshape(B.shape).astype(A.dtype), c.reshape(inner).astype(A.dtype)
 
 
-def _read_off(
-    A: Any, place: tuple[int, int], pivot: Any, inner: tuple[int, int]
-) -> tuple[Any, Any]:
+def _read_off(A: Any, place: tuple[int, int], inner: tuple[int, int]) -> tuple[Any, Any]:
     """B and C of A = B ⊗ C: the entries that stand in each block where the pivot does, and its
     block.
 
     One is divided by the pivot, where that disturbs nothing: a factor whose entries are 0 or the
     pivot, if one is so.
     """
-    (p, q), (r, c) = inner, place
+    (p, q), (r, c), pivot = inner, place, A[place]
     top, left = r // p * p, c // q * q
     B, C = A[r % p :: p, c % q :: q], A[top : top + p, left : left + q]
     entries = B if isinstance(B, np.ndarray) else B.data
@@ -397,26 +378,25 @@ def kronecker_sum(M: Matrix, tol: float, search: Search) -> Found | str:
     rows, columns = M.rows[beside], M.columns[beside]
     if len(rows) == 0:
         return "diagonal"
-    some = (
-        np.unique(np.linspace(0, len(rows) - 1, SAMPLE).astype(np.int64))
-        if tol == 0
-        else slice(None)
-    )
+    everything = (rows, columns, weights)
+    chosen = np.linspace(0, len(rows) - 1, SAMPLE).astype(np.int64)
+    some = tuple(each[chosen] for each in everything)
     for p in sizes:
-        if not _is_cross(rows[some], columns[some], weights[some], p, tol) or not _is_cross(
-            rows, columns, weights, p, tol
-        ):
+        # exact structure shows in a few entries, most often that it is not there
+        if tol == 0 and not _is_cross(p, tol, *some):
+            continue
+        if not _is_cross(p, tol, *everything):
             continue
         B, C = _terms(M, p)
         apart = norm(kronecker_sum_of(B, C) - M.S)  # before its parts are searched
         if not B.nnz or not C.nnz or not apart <= M.allowed(tol):
             continue
-        parts = (search(Matrix.of(term, M.eps), tol / 4) for term in (B, C))
+        parts = _search_both(M, B, C, tol / 4, search)
         return compose("Kronecker sum", parts, KroneckerSum, f"{n // p} ⊕ {p}")
     return f"none of {len(sizes)} ways to cut it into blocks gives one"
 
 
-def _is_cross(rows: Any, columns: Any, weights: Any, p: int, tol: float) -> bool:
+def _is_cross(p: int, tol: float, rows: Any, columns: Any, weights: Any) -> bool:
     """Whether every entry is in a diagonal block, or on the diagonal of another one."""
     outside = (rows // p != columns // p) & (rows % p != columns % p)
     return bool(weights[outside].sum() <= tol**2)

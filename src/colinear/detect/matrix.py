@@ -135,16 +135,10 @@ class Matrix:
     def sizes(self) -> tuple[Any, Any]:
         """The norms of the rows and of the columns."""
         scale = self.norm or 1.0
-        squares = abs(self.matrix) / scale
-        squares = squares * squares
-        of_rows, of_columns = (
-            scale * np.sqrt(np.asarray(squares.sum(axis=axis)).ravel()) for axis in (1, 0)
-        )
+        sizes = abs(self.matrix) / scale
+        sums = ((sizes * sizes).sum(axis=axis) for axis in (1, 0))
+        of_rows, of_columns = (scale * np.sqrt(np.ravel(each)) for each in sums)
         return of_rows, of_columns
-
-    @cached_property
-    def diagonal(self) -> Any:
-        return self.matrix.diagonal()
 
     def sample(self, count: int) -> tuple[Any, Any, Any]:
         """Rows, columns and values of some entries: of those that are not zero, if many are."""
@@ -197,24 +191,19 @@ class Matrix:
         return Matrix(S, None if self.dense is None else S.toarray(), self.eps)
 
     def dropped(self, tol: float) -> Matrix:
-        """Without its smallest entries, as many as the tolerance pays for."""
-        if tol == 0 or self.nnz == 0:
+        """The matrix without its smallest entries, as many as the tolerance pays for."""
+        if tol == 0:
             return self
         kept = self.__dict__.setdefault("_dropped", {})  # several finders ask
         if tol not in kept:
-            kept[tol] = self._dropped_now(tol)
+            weights = self.weights(tol)
+            order = np.argsort(weights)
+            # the other half is for what is found in the rest
+            count = np.searchsorted(np.cumsum(weights[order]), tol**2 / 2)
+            keep = np.ones(self.nnz, bool)
+            keep[order[:count]] = False
+            kept[tol] = self.without(keep) if count else self
         return kept[tol]
-
-    def _dropped_now(self, tol: float) -> Matrix:
-        weights = self.weights(tol)
-        order = np.argsort(weights)
-        # the other half is for what is found in the rest
-        count = int(np.searchsorted(np.cumsum(weights[order]), tol**2 / 2))
-        if count == 0:
-            return self
-        keep = np.ones(self.nnz, bool)
-        keep[order[:count]] = False
-        return self.without(keep)
 
     def part(self, rows: Any, columns: Any) -> Matrix:
         """The submatrix of these rows and columns."""
@@ -233,10 +222,9 @@ def shape_text(shape: Any) -> str:
 
 def kronecker_sum_of(S: Any, T: Any) -> Any:
     """S ⊗ I + I ⊗ T of SciPy's matrices"""
-    from scipy.sparse import csr_array, eye_array, kron
+    from scipy.sparse import csr_array, kronsum
 
-    first, second = (eye_array(each.shape[0], dtype=each.dtype) for each in (S, T))
-    return csr_array(kron(S, second, "csr") + kron(first, T, "csr"))
+    return csr_array(kronsum(T, S, "csr"))
 
 
 def norm(values: Any) -> float:
@@ -281,7 +269,9 @@ def claims(A: LinearOperator, M: Matrix, apart: float = 0.0) -> int:
 def definiteness(M: Matrix, margin: float = 0.0) -> int:
     """POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE or 0, as far as it can be shown, for self-adjoint
     M and what is within `margin` of it."""
-    d = M.diagonal.real.astype(np.float64)
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+    d = M.matrix.diagonal().real.astype(np.float64)
     if len(d) == 0 or d.min() < 0:
         return 0
     found = _dominance(M, d - margin)
@@ -294,9 +284,11 @@ def definiteness(M: Matrix, margin: float = 0.0) -> int:
         wide[np.diag_indices(n)] -= _shift(n, d) + margin
         shown = _succeeds(np.linalg.cholesky, wide)
     else:
-        order = None if n * width**2 <= WORK else _narrow_order(M)
-        S = M.S if order is None else M.S[order][:, order].tocsr()
-        shown = _factors_in_band(S, d if order is None else d[order], margin)
+        S = M.S
+        if n * width**2 > WORK:  # the order that narrows the band
+            order = reverse_cuthill_mckee(S, symmetric_mode=True)
+            S, d = S[order][:, order].tocsr(), d[order]
+        shown = _factors_in_band(S, d, margin)
     return POSITIVE_DEFINITE if shown else found
 
 
@@ -305,11 +297,9 @@ def is_orthonormal(M: Matrix) -> bool:
     A = M.dense
     if A is None or A.shape[0] < A.shape[1] or M.density < 0.25:
         return False
-    limit = M.rounding
-    norms = np.linalg.norm(A, axis=0)
-    if not np.all(np.abs(norms - 1) <= limit):
+    if not np.all(np.abs(np.linalg.norm(A, axis=0) - 1) <= M.rounding):
         return False
-    return bool(np.max(np.abs(A.conj().T @ A - np.eye(A.shape[1]))) <= limit)
+    return bool(np.max(np.abs(A.conj().T @ A - np.eye(A.shape[1]))) <= M.rounding)
 
 
 def _dominance(M: Matrix, d: Any) -> int:
@@ -351,20 +341,14 @@ def _succeeds(factorise: Any, *arguments: Any, **options: Any) -> bool:
     return True
 
 
-def _narrow_order(M: Matrix) -> Any:
-    from scipy.sparse.csgraph import reverse_cuthill_mckee
-
-    return reverse_cuthill_mckee(M.S, symmetric_mode=True)
-
-
 def _factors_in_band(S: Any, d: Any, margin: float) -> bool:
     """Whether the Cholesky factorisation within the band runs to its end; False, too, if that
     costs too much to try."""
     from scipy.linalg import cholesky_banded
+    from scipy.sparse import tril
 
-    coordinates = S.tocoo()
-    below = coordinates.row >= coordinates.col
-    rows, columns, values = coordinates.row[below], coordinates.col[below], coordinates.data[below]
+    lower = tril(S, format="coo")
+    rows, columns, values = lower.row, lower.col, lower.data
     n, width = S.shape[0], int(np.max(rows - columns, initial=0))
     if n * float(width) ** 2 > WORK or n * float(width + 1) > 32 * SMALL:
         return False

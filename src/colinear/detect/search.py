@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any, NamedTuple
@@ -84,12 +84,11 @@ def cost(A: Any) -> float:
         return OPERAND + 4 * size * A.U.shape[-1] ** 2
     if isinstance(A, Scaled):
         return size + cost(A.A)
-    if isinstance(A, (Product, BlockDiag)):
-        return sum(OPERAND + cost(part) for part in A.operands)
-    if isinstance(A, Kronecker):
-        return sum(OPERAND + cost(part) for part in A.operands) + INDIRECT * A.flops
+    if isinstance(A, (Product, BlockDiag, Kronecker)):
+        beside = INDIRECT * A.flops if isinstance(A, Kronecker) else 0.0
+        return sum(OPERAND + cost(part) for part in A.operands) + beside
     if isinstance(A, KroneckerSum):
-        return sum(OPERAND + _spectral(part) for part in A.operands) + 2 * INDIRECT * A.flops
+        return _cost_by_eigenvectors(A, A.operands)
     if isinstance(A, Sum):
         return _cost_of_sum(A)
     if m != n:
@@ -109,12 +108,14 @@ def _cost_of_sum(A: Sum) -> float:
     eigenvectors of its factors."""
     if any(isinstance(part, LowRank) for part in A.operands):
         return OPERAND + sum(map(cost, A.operands))
-    products = [part for part in A.operands if isinstance(part, Kronecker)]
-    if products:
-        return (
-            sum(OPERAND + _spectral(part) for part in products[0].operands) + 2 * INDIRECT * A.flops
-        )
+    for part in A.operands:
+        if isinstance(part, Kronecker):
+            return _cost_by_eigenvectors(A, part.operands)
     return _formed(A)
+
+
+def _cost_by_eigenvectors(A: LinearOperator, parts: Sequence[LinearOperator]) -> float:
+    return sum(OPERAND + _spectral(part) for part in parts) + 2 * INDIRECT * A.flops
 
 
 def _formed(A: LinearOperator) -> float:
@@ -144,7 +145,7 @@ UNEVEN = 64.0  # how much larger than on average rounding may be in one entry
 
 def residual(M: Matrix, A: LinearOperator) -> float:
     """|A - M| / |M| in the Frobenius norm."""
-    return _relative(M, _difference(M, A))
+    return norm(_entries(M, A) - M.matrix) / (M.norm or 1.0)
 
 
 def fits(M: Matrix, A: LinearOperator, tol: float) -> tuple[float, bool]:
@@ -154,34 +155,24 @@ def fits(M: Matrix, A: LinearOperator, tol: float) -> tuple[float, bool]:
     Rounding is that of each entry, which is small in rows and columns of small entries: a matrix
     whose rows are of very different sizes is not to lose the small ones.
     """
-    apart = _difference(M, A)
-    found = _relative(M, apart)
+    apart = _entries(M, A) - M.matrix
+    found = norm(apart) / (M.norm or 1.0)
     if tol > 0 or not 0 < found <= M.rounding:
         return found, found <= max(tol, M.rounding)
     of_rows, of_columns = M.sizes
     if M.dense is not None:
-        allowed = np.maximum(np.multiply.outer(of_rows / M.norm, of_columns), np.abs(M.dense))
-        return found, bool(np.all(np.abs(apart) <= UNEVEN * M.rounding * allowed))
-    entries = apart.tocoo()
-    allowed = np.maximum(
-        of_rows[entries.row] / M.norm * of_columns[entries.col],
-        np.abs(M.at(entries.row, entries.col)),
-    )
-    return found, bool(np.all(np.abs(entries.data) <= UNEVEN * M.rounding * allowed))
-
-
-def _difference(M: Matrix, A: LinearOperator) -> Any:
-    return _entries(M, A) - M.matrix
+        wanted, sizes = M.dense, np.multiply.outer(of_rows / M.norm, of_columns)
+    else:
+        entries = apart.tocoo()
+        rows, columns, apart = entries.row, entries.col, entries.data
+        wanted, sizes = M.at(rows, columns), of_rows[rows] / M.norm * of_columns[columns]
+    allowed = UNEVEN * M.rounding * np.maximum(sizes, np.abs(wanted))
+    return found, bool(np.all(np.abs(apart) <= allowed))
 
 
 def _entries(M: Matrix, A: LinearOperator) -> Any:
     """Those of A, in the form that M has."""
     return A._dense() if M.dense is not None else sparse_entries(A, A)
-
-
-def _relative(M: Matrix, apart: Any) -> float:
-    found = norm(apart)
-    return found / M.norm if M.norm else found
 
 
 def multiplies_alike(M: Matrix, A: LinearOperator, allowed: float) -> bool:
@@ -201,7 +192,7 @@ def sparse_entries(A: Any, whole: LinearOperator) -> Any:
     csr, (m, n) = sparse.csr_array, A.shape
     parts = [sparse_entries(part, whole) for part in A.operands]
     if isinstance(A, Scaled):
-        return A.scalar * sparse_entries(A.A, whole)
+        return A.scalar * parts[0]
     if isinstance(A, Product):
         return reduce(lambda S, T: S @ T, parts)
     if isinstance(A, BlockDiag):

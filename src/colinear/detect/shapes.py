@@ -98,10 +98,9 @@ def banded(M: Matrix, tol: float) -> Found | str:
 
 def triangular(M: Matrix, tol: float) -> Found | str:
     """Nothing above, or nothing below the diagonal."""
-    weights = M.weights(tol)
     above, below = M.columns > M.rows, M.columns < M.rows
     for name, others in (("lower triangular", above), ("upper triangular", below)):
-        if weights[others].sum() <= tol**2:
+        if M.weights(tol)[others].sum() <= tol**2:
             return _triangle(M.without(~others) if others.any() else M, name)
     return f"{np.count_nonzero(above)} entries above the diagonal, {np.count_nonzero(below)} below"
 
@@ -125,10 +124,9 @@ def permuted_triangular(M: Matrix, tol: float) -> Found | str:
     if isinstance(inner, str):
         return inner
     P, Q = (Permutation(order, like=M.like) for order in (rows, columns))
-    kind = (
-        "of rows and columns alike" if np.array_equal(rows, columns) else "of rows and of columns"
-    )
-    return Found("permuted triangular", P.T @ inner.operator @ Q, f"a permutation {kind}", (inner,))
+    alike = "columns alike" if np.array_equal(rows, columns) else "of columns"
+    detail = f"a permutation of rows and {alike}"
+    return Found("permuted triangular", P.T @ inner.operator @ Q, detail, (inner,))
 
 
 def _order(M: Matrix, counts: Any) -> tuple[Any, Any]:
@@ -176,11 +174,9 @@ def circulant(M: Matrix, tol: float) -> Found | str:
     if tol == 0 and not _may_repeat(M):
         return "the entries of a diagonal differ"
     col = _shared(M, (M.rows - M.columns) % n, np.full(n, n), tol)
-    return (
-        "the entries of a wrapped diagonal differ"
-        if col is None
-        else Found("circulant", Circulant(col))
-    )
+    if col is None:
+        return "the entries of a wrapped diagonal differ"
+    return Found("circulant", Circulant(col))
 
 
 def toeplitz(M: Matrix, tol: float) -> Found | str:
@@ -208,20 +204,20 @@ def block_circulant(M: Matrix, tol: float) -> Found | str:
     """Circulant in blocks and inside of them, as a periodic convolution of two dimensions is."""
     n = M.shape[0]
     rows, columns, values = M.sample(SAMPLE)
+
+    def moved(i: Any, j: Any) -> Any:
+        """The number of i - j on the periodic grid."""
+        return (i // p - j // p) % (n // p) * p + (i % p - j % p) % p
+
     for p in (k for k in range(2, n // 2 + 1) if n % k == 0):
         if tol == 0:  # what is in row i is in the first row, moved
-            first = (columns // p - rows // p) % (n // p) * p + (columns % p - rows % p) % p
+            first = moved(columns, rows)
             if not np.array_equal(M.at(np.zeros_like(first), first), values):
                 continue
-        labels = (M.rows // p - M.columns // p) % (n // p) * p + (M.rows % p - M.columns % p) % p
-        kernel = _shared(M, labels, np.full(n, n), tol)
+        kernel = _shared(M, moved(M.rows, M.columns), np.full(n, n), tol)
         if kernel is not None:
-            grid = (n // p, p)
-            return Found(
-                "periodic convolution",
-                Convolution(kernel.reshape(grid), grid),
-                f"on a grid of {n // p} x {p}",
-            )
+            operator = Convolution(kernel.reshape(-1, p), (n // p, p))
+            return Found("periodic convolution", operator, f"on a grid of {n // p} x {p}")
     return "no way to cut it into blocks gives a periodic convolution"
 
 
@@ -271,11 +267,13 @@ def components(M: Matrix, tol: float, search: Search) -> Found | str:
         blocks, of = [block], lambda part: Kronecker(Identity(len(sizes)), part)
         detail = f"{len(sizes)} equal blocks of {shape_text(sizes[0])}"
     else:
-        blocks = _blocks(M, rows, columns, sizes)
+        ends = np.cumsum(sizes, axis=0)[:-1]
+        pairs = zip(np.split(rows, ends[:, 0]), np.split(columns, ends[:, 1]))
+        blocks = [M.part(*pair) for pair in pairs]
         largest = max(sizes, key=lambda size: size[0] * size[1])
         detail = f"{len(sizes)} blocks, the largest of {shape_text(largest)}"
     found = compose("block diagonal", (search(each, tol / 2) for each in blocks), of, detail)
-    if _is_sorted(rows) and _is_sorted(columns):
+    if all(np.all(order[1:] > order[:-1]) for order in (rows, columns)):
         return found
     P, Q = (Permutation(order, like=M.like) for order in (rows, columns))
     return replace(
@@ -310,10 +308,7 @@ def _arranged(of_rows: Any, of_columns: Any) -> tuple[Any, Any, list[tuple[int, 
     Together they are one diagonal block, or one of zeros.
     """
     count = 1 + max(of_rows.max(initial=0), of_columns.max(initial=0))
-    heights, widths = (
-        np.bincount(of_rows, minlength=count),
-        np.bincount(of_columns, minlength=count),
-    )
+    heights, widths = (np.bincount(each, minlength=count) for each in (of_rows, of_columns))
     is_empty = (heights == 0) | (widths == 0)
     is_single = (heights == 1) & (widths == 1)
     if is_single.sum() == count:  # nothing but a permutation of a diagonal: found before
@@ -321,40 +316,22 @@ def _arranged(of_rows: Any, of_columns: Any) -> tuple[Any, Any, list[tuple[int, 
     group = np.where(is_empty, 2, np.where(is_single, 1, 0))
     first = np.full(count, len(of_rows))
     np.minimum.at(first, of_rows, np.arange(len(of_rows)))
-    place = np.empty(count, np.int64)
-    place[np.lexsort((first, group))] = np.arange(count)
-    rows, columns = (
-        np.argsort(place[of_rows], kind="stable"),
-        np.argsort(place[of_columns], kind="stable"),
-    )
-    large = np.flatnonzero(group == 0)
-    large = large[np.argsort(place[large])]
-    sizes = [(int(heights[k]), int(widths[k])) for k in large]
+    order = np.lexsort((first, group))
+    place = np.argsort(order)
+    rows, columns = (np.argsort(place[each], kind="stable") for each in (of_rows, of_columns))
+    large = order[group[order] == 0]
+    sizes = list(zip(heights[large].tolist(), widths[large].tolist()))
     for kind in (1, 2):
-        height, width = int(heights[group == kind].sum()), int(widths[group == kind].sum())
-        if height or width:
-            sizes.append((height, width))
+        size = (int(heights[group == kind].sum()), int(widths[group == kind].sum()))
+        if any(size):
+            sizes.append(size)
     return rows, columns, sizes
-
-
-def _blocks(M: Matrix, rows: Any, columns: Any, sizes: list[tuple[int, int]]) -> list[Matrix]:
-    blocks, top, left = [], 0, 0
-    for height, width in sizes:
-        blocks.append(M.part(rows[top : top + height], columns[left : left + width]))
-        top, left = top + height, left + width
-    return blocks
 
 
 def _repeated(M: Matrix, rows: Any, columns: Any, sizes: list[tuple[int, int]]) -> Matrix | None:
     """The block, if there are several and they are all the same."""
     count, (height, width) = len(sizes), sizes[0]
-    if (
-        count < 2
-        or M.nnz % count
-        or any(size != (height, width) for size in sizes)
-        or not height
-        or not width
-    ):
+    if count < 2 or M.nnz % count or len(set(sizes)) > 1 or not height * width:
         return None
     S = M.S[rows][:, columns]
     S.sort_indices()
@@ -365,7 +342,3 @@ def _repeated(M: Matrix, rows: Any, columns: Any, sizes: list[tuple[int, int]]) 
     if not all(np.all(x == x[0]) for x in (lengths, places, values)):
         return None
     return M.part(rows[:height], columns[:width])
-
-
-def _is_sorted(order: Any) -> bool:
-    return bool(np.all(order[1:] > order[:-1]))

@@ -150,7 +150,6 @@ def function(
     ]
     call = compile_call(name, parameters, public)
     f: Function = type(name, (Function,), {"__call__": call, "__doc__": base.__doc__})(name, base)
-    f.__doc__ = base.__doc__
     f.__signature__ = inspect.Signature(public)  # type: ignore[attr-defined]
     f.parameters, f.operand = tuple(p.name for p in parameters), operand
     f._method_at = f.parameters.index("method") - 1 if "method" in f.parameters else None
@@ -221,11 +220,11 @@ def rule(
         raise TypeError(f"rule: {function!r} is not a function made by `function(name, base=...)`.")
 
     def register(implementation: Implementation) -> Implementation:
-        marks = {"direct": direct, "estimates": estimates, "hereditary": hereditary}
         wrap = function.implicit if by_eigenvectors else None
         found = implementation if wrap is None else wrap(implementation)
         found = found if is_own(implementation) else for_own_arrays(found)
-        new = Rule(function.name, found, as_pattern(pattern), when, cost, name, like=like, **marks)
+        new = Rule(function.name, found, as_pattern(pattern), when, cost, name or "")
+        new.like, new.direct, new.estimates, new.hereditary = like, direct, estimates, hereditary
         new.guard_arguments, new.like_arguments = (
             shared_arguments(f, function.parameters) for f in (when, like)
         )

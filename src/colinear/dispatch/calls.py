@@ -23,13 +23,12 @@ from .resolution import Rule
 
 
 _is_strict: Callable[[], bool] | None = None  # JAX's, as soon as JAX is used
-_in_ordinary_modes: Callable[[Callable], Callable] | None = None
 
 
 def _watch(xp: Any) -> None:
-    global _is_strict, _in_ordinary_modes
+    global _is_strict
     if xp.name == "jax":
-        _is_strict, _in_ordinary_modes = xp.is_strict, xp.in_ordinary_modes
+        _is_strict = xp.is_strict
 
 
 backends.on_load(_watch)
@@ -44,9 +43,8 @@ def are_strict() -> bool:
 
 
 def ordinary(f: Callable, *arguments: Any) -> Any:
-    """`f(*arguments)` in the framework's ordinary modes."""
-    assert _in_ordinary_modes is not None
-    return _in_ordinary_modes(f)(*arguments)
+    """`f(*arguments)` in the ordinary modes of JAX."""
+    return backends.get("jax").in_ordinary_modes(f)(*arguments)
 
 
 LENDERS = frozenset({"jax", "torch"})  # the frameworks whose arrays NumPy may compute with
@@ -174,16 +172,13 @@ def compile_call(
 
     header = ["_self", *map(written, ordinary), "*_excess", *map(written, keywords), "**_unknown"]
     others = "".join(f"{p.name}, " for p in parameters[1:])
-    method = "method" if any(p.name == "method" for p in parameters[1:]) else "None"
     source = (
         f"def __call__({', '.join(header)}):\n"
-        f"    if _excess:\n"
-        f"        raise _self._too_many({len(ordinary)}, _excess)\n"
-        f"    if _unknown:\n"
-        f"        raise _self._not_an_argument(_unknown)\n"
-        f"    return _self._call({parameters[0].name}, ({others}), {method}, info, on_failure)\n"
+        f"    if _excess or _unknown:\n"
+        f"        raise _misuse(_self, {len(ordinary)}, _excess, _unknown)\n"
+        f"    return _self._call({parameters[0].name}, ({others}), info, on_failure)\n"
     )
-    scope: dict[str, Any] = dict(defaults)
+    scope: dict[str, Any] = {**defaults, "_misuse": misuse}
     exec(compile(source, f"<colinear {name}>", "exec"), scope)
     call = scope["__call__"]
     call.__qualname__ = name  # the name in Python's own complaints
@@ -278,32 +273,31 @@ def why_whole(rule: Rule, method: Any, A: Any) -> str:
 def not_a_method(name: str, method: Any) -> MethodError:
     """The error for a method that is a class, a string or anything else that is no method
     object."""
+    what, given = repr(method), method
     names = list(_method_names())
-    given = (
-        method.__name__ if isinstance(method, type) else method if isinstance(method, str) else None
-    )
-    close = next((n for n in names if isinstance(given, str) and n.lower() == given.lower()), None)
-    if close is None and isinstance(method, type) and getattr(method, "_is_method", False):
-        close = method.__name__
-    advice = (
-        f" Write {close}()."
-        if close
-        else f" Use one of {', '.join(n + '()' for n in names)}."
-        if names
-        else ""
-    )
-    what = f"the class {given}" if isinstance(method, type) else repr(method)
+    if isinstance(method, type):
+        given = method.__name__
+        what = f"the class {given}"
+        if getattr(method, "_is_method", False):
+            names.append(given)
+    advice = f" Use one of {', '.join(n + '()' for n in names)}." if names else ""
+    for close in names:
+        if isinstance(given, str) and close.lower() == given.lower():
+            advice = f" Write {close}()."
     return MethodError(
         f"{name}: method must be None or a method object such as Auto(), not {what}.{advice}"
     )
 
 
-def not_an_argument(name: str, unknown: dict[str, Any], has_method: bool) -> TypeError:
-    """The error for a keyword that the function does not have; where it is an option of methods,
-    that is said."""
+def misuse(f: Any, most: int, excess: tuple[Any, ...], unknown: dict[str, Any]) -> TypeError:
+    """The error for too many arguments, or for a keyword that the function does not have; where it
+    is an option of methods, that is said."""
+    if excess:
+        given = most + len(excess)
+        return TypeError(f"{f.name}() takes {most} positional arguments, {given} were given")
     option, value = next(iter(unknown.items()))
-    text = f"{name}() got an unexpected keyword argument {option!r}."
-    owners = _method_options(option) if has_method else ()
+    text = f"{f.name}() got an unexpected keyword argument {option!r}."
+    owners = _method_options(option) if "method" in f.parameters else ()
     if not owners:
         return TypeError(text)
     others = f" (so have {', '.join(owners[1:4])})" if len(owners) > 1 else ""
@@ -360,32 +354,26 @@ def deferred() -> Iterator[None]:
         state.waiting = None
         # the statuses may be lost with the device
         with contextlib.suppress(Exception):
-            for message in _tell_all(waiting, is_left_by_error=True):
-                error.add_note(message)
+            _tell_all(waiting, error)
         raise
     finally:
         state.waiting = None
     _tell_all(waiting)
 
 
-def _tell_all(waiting: list[Told], is_left_by_error: bool = False) -> list[str]:
+def _tell_all(waiting: list[Told], error: BaseException | None = None) -> None:
     """Read the statuses of all calls at once, and warn of the failures; raise the first that is to
-    be raised. Where the block was left by an error nothing is raised, and the messages that were
-    to be are returned."""
-    if not waiting:
-        return []
+    be raised, with the others as notes. Where the block was left by an error nothing is raised,
+    and what was to be is noted in that error."""
     _read_statuses([told.info for told in waiting])
-    unsaid: list[str] = []
-    first: ConvergenceError | None = None
+    first = error
     for told in waiting:
         worst = read_status(told.info)
         if told.on_failure == "ignore" or not worst.is_failure:
             continue
         message = explanation(told.info, worst)
         if told.on_failure == "raise":
-            if is_left_by_error:
-                unsaid.append(message)
-            elif first is None:
+            if first is None:
                 first = ConvergenceError(message, told.info)
             else:
                 first.add_note(message)
@@ -400,31 +388,27 @@ def _tell_all(waiting: list[Told], is_left_by_error: bool = False) -> list[str]:
                 registry=told.variables.setdefault("__warningregistry__", {}),
             )
         except ConvergenceWarning:
-            if not is_left_by_error:
+            if error is None:
                 raise
-            unsaid.append(message)
-    if first is not None:
+            error.add_note(message)
+    if error is None and first is not None:
         raise first
-    return unsaid
 
 
 def _read_statuses(infos: list[Info]) -> None:
     """Complete the statuses of these computations and of their parts, by one copy from each
     device."""
-    groups: dict[str, list[tuple[Info, Test]]] = {}
+    unread: list[tuple[Info, Test]] = []
     for info in infos:
         if isinstance(info._status, Pending):
-            for test in info._status.tests:
-                groups.setdefault(_device(test), []).append((info, test))
+            unread += [(info, test) for test in info._status.tests]
             object.__setattr__(info, "_status", info._status.status)
-    for info, test in unread_statuses(infos):
-        groups.setdefault(_device(test), []).append((info, test))
+    groups: dict[str, list[tuple[Info, Test]]] = {}
+    for info, test in (*unread, *unread_statuses(infos)):
+        xp: Any = backends.namespace_of(test.arrays[0])
+        device = f"{xp.name} {xp.device_of(test.arrays[0])}"
+        groups.setdefault(device, []).append((info, test))
     for group in groups.values():
         for (info, _), status in zip(group, ask([test for _, test in group])):
             known = info._status if isinstance(info._status, int) else Status.SUCCESS
             object.__setattr__(info, "_status", max(Status(known), status))
-
-
-def _device(test: Test) -> str:
-    xp: Any = backends.namespace_of(test.arrays[0])
-    return f"{xp.name} {xp.device_of(test.arrays[0])}"

@@ -10,14 +10,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..info import Info, Scope, state, summarise
+from ..info import Info, Scope, reported, state, summarise
 from ..status import ON_FAILURE, combine, deliver, failed, overlook, settle, tell_later
 from . import calls, signatures
 from .calls import (
     NotForPart,
     check_parameters,
     not_a_method,
-    not_an_argument,
     positional,
     retry_deeper,
     unfit,
@@ -66,7 +65,7 @@ class Function:
         self._parts: list[Rule] = []  # the rules, those for unions taken apart
         self._index = RuleIndex(self._parts, self.base_rule)
         self._cache: dict[Signature, Resolution] = {}
-        self._rewritings: dict[int, Rule] = {}
+        self._rewritings: dict[tuple[int, ...], Rule] = {}
         self._number = next(_numbers)
         _functions[self._number] = self
 
@@ -74,42 +73,39 @@ class Function:
         raise NotImplementedError  # each function's own class has one with its own parameters
 
     def _call(
-        self, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str
+        self, A: Any, arguments: tuple[Any, ...], info: bool = False, on_failure: str = "warn"
     ) -> Any:
         """A call whose arguments have been sorted into the operator and the rest, as rules take
         them."""
         if calls._is_strict is not None and calls.are_strict():
-            return calls.ordinary(self._call, A, arguments, method, info, on_failure)
+            return calls.ordinary(self._call, A, arguments, info, on_failure)
+        method = None if self._method_at is None else arguments[self._method_at]
         if method is not None and not getattr(type(method), "_is_method", False):
             raise not_a_method(self.name, method)
         if not hasattr(type(A), "_is_root"):
-            A = _convert(self.name, A)
+            A = _converter(A)
         if self.lends and A._context.backend in calls.LENDERS:
-            result = _by_numpy(self._call_with, A, arguments, info, on_failure)
+            result = _by_numpy(self._call, A, arguments, info, on_failure)
             if result is not NotImplemented:
                 return result
         chosen = self.find(A, arguments)
         call = self._run if method is None else self._call_by_method
         try:
-            return call(chosen, A, arguments, method, info, on_failure)
+            return call(chosen, A, arguments, info, on_failure)
         except RecursionError:
-            return retry_deeper(call, chosen, A, arguments, method, info, on_failure)
+            return retry_deeper(call, chosen, A, arguments, info, on_failure)
 
-    def _call_with(
-        self, A: Any, arguments: tuple[Any, ...], info: bool = False, on_failure: str = "warn"
-    ) -> Any:
-        """A call whose method stands among the arguments."""
-        method = None if self._method_at is None else arguments[self._method_at]
-        return self._call(A, arguments, method, info, on_failure)
+    def method_among(self, arguments: tuple[Any, ...]) -> Any:
+        """The method among the arguments after the operator, None if there is none."""
+        return None if self._method_at is None else arguments[self._method_at]
 
     def _call_by_method(
         self,
         chosen: Rule,
         A: Any,
         arguments: tuple[Any, ...],
-        method: Any,
-        info: bool,
-        on_failure: str,
+        info: bool = False,
+        on_failure: str = "warn",
     ) -> Any:
         """Call by a method that was named: on A itself, or on the parts that a rule splits A into.
 
@@ -118,24 +114,25 @@ class Function:
         operator is known to have it, or else to the outermost one, for which the word of the user
         is taken: that call runs the method on the whole.
         """
+        method = self.method_among(arguments)
         why = why_whole(chosen, method, A)
         displaced = (chosen, why) if why else None
         chosen = self.base_rule if why else chosen
         if not getattr(method, "needs", 0):
-            return self._run(chosen, A, arguments, method, info, on_failure, displaced)
+            return self._run(chosen, A, arguments, info, on_failure, displaced)
         outer = state.split
         is_trusted = outer is not type(method) or self.suits(A, method)
         if chosen.is_base:
             if not (is_trusted or self.forwards):
                 raise unfit(method, A)
-            return self._run(chosen, A, arguments, method, info, on_failure, displaced)
-        reports = [] if state.current is None else state.current.reports
+            return self._run(chosen, A, arguments, info, on_failure, displaced)
+        reports = reported()
         count = len(reports)
         # What an estimator needs must be known of the part itself: it takes no one's word.
         is_inherited = chosen.hereditary and is_trusted and not method.is_stochastic
         state.split = None if is_inherited else type(method)
         try:
-            return self._run(chosen, A, arguments, method, info, on_failure)
+            return self._run(chosen, A, arguments, info, on_failure)
         except NotForPart as reason:
             if not is_trusted:
                 raise
@@ -143,27 +140,27 @@ class Function:
         finally:
             state.split = outer
         del reports[count:]  # of the parts before
-        return self._run(self.base_rule, A, arguments, method, info, on_failure, displaced)
+        return self._run(self.base_rule, A, arguments, info, on_failure, displaced)
 
     def _run(
         self,
         chosen: Rule,
         A: Any,
         arguments: tuple[Any, ...],
-        method: Any,
-        info: bool,
-        on_failure: str,
+        info: bool = False,
+        on_failure: str = "warn",
         displaced: Any = None,
     ) -> Any:
         """Run the rule that was chosen. `displaced`: one that the method does not allow, and
         why."""
         outer = state.current
+        if outer is not None and outer.planner is not None:
+            result = outer.planner.call(self, chosen, A, arguments, displaced)
+            return (result, Info(function=self.name, rule=chosen.name)) if info else result
         if info or on_failure != "warn":
-            return self._call_for_info(chosen, A, arguments, method, info, on_failure, displaced)
+            return self._call_for_info(chosen, A, arguments, info, on_failure)
         if outer is None:
             outermost = state.current = Scope([])
-        elif outer.planner is not None:
-            return outer.planner.call(self, chosen, A, arguments, method, displaced)
         elif outer.is_detailed:
             result, gathered = self._call_and_gather(chosen, A, arguments)
             outer.reports.append(gathered)
@@ -182,15 +179,13 @@ class Function:
             return result  # what is reported goes to the outermost call
         reports = outermost.reports
         if (reports or state.unasked) and state.waiting is None and not settle(reports):
-            return self._call_again(A, arguments, method, info, on_failure)
+            return self._call_again(A, arguments, info, on_failure)
         # true, or not to be seen yet
         if state.unasked or (
             reports and failed(combine([report._status for report in reports])) is not False
         ):
             result = deliver(summarise(reports, self.name, chosen.name), on_failure, result)
-        if _release is None or not A.is_neutral:
-            return result
-        return _release(A, arguments, result)
+        return _release(A, arguments, result) if A.is_neutral else result
 
     def find(self, A: Any, arguments: tuple[Any, ...] = ()) -> Rule:
         """The rule that would be taken for this operator and these other arguments;
@@ -203,7 +198,7 @@ class Function:
                 s = signature(A)
             found = self._cache.get(s) or self._resolve(s)
         chosen = found.sole or decide(A, found, arguments)
-        if not chosen.is_base or not self.rewrites or _simplify is None:
+        if not chosen.is_base or not self.rewrites:
             return chosen
         # where torch compiles, which would compile again whenever the table grows, it is not asked
         if s is not None:
@@ -215,40 +210,29 @@ class Function:
     def using(self, found: Rule, A: Any, *arguments: Any) -> Any:
         """A call whose rule has been found: `f.using(f.find(A), A, ...)` is `f(A, ...)`, but the
         guards are asked once."""
-        where = self._method_at
-        method = None if where is None else arguments[where]
-        call = self._run if method is None else self._call_by_method
-        return call(found, A, arguments, method, False, "warn")
+        call = self._run if self.method_among(arguments) is None else self._call_by_method
+        return call(found, A, arguments)
 
     def _rewriting(self, A: Any) -> Rule | None:
         """The rule that asks this function again of A as `simplify` writes it; None where
         `simplify` has no rule for A."""
-        assert _simplify is not None
         if self.rewrites is not True and self.rewrites.find(A).rewritten_by is None:  # type: ignore[union-attr]
             return None
         chosen = _simplify.find(A)
         if chosen.is_base:
             return None
-        rewriting = self._rewritings.get(chosen.key)
+        rewriting = self._rewritings.get(chosen.number)
         if rewriting is None:
 
             def ask_again(A: Any, *arguments: Any) -> Any:
-                return self._call_with(chosen.implementation(A), arguments)
+                return self._call(chosen.implementation(A), arguments)
 
             rewriting = Rule(
                 self.name, ask_again, chosen.pattern, name=chosen.name, direct=True, hereditary=True
             )
             rewriting.identity, rewriting.rewritten_by = chosen.identity, chosen
-            self._rewritings[chosen.key] = rewriting
+            self._rewritings[chosen.number] = rewriting
         return rewriting
-
-    def _too_many(self, most: int, excess: tuple[Any, ...]) -> TypeError:
-        return TypeError(
-            f"{self.name}() takes {most} positional arguments, {most + len(excess)} were given"
-        )
-
-    def _not_an_argument(self, unknown: dict[str, Any]) -> TypeError:
-        return not_an_argument(self.name, unknown, "method" in self.parameters)
 
     def _resolve_compiling(self, A: Any) -> Resolution:
         numbers, rivals = _resolve_at_compile_time(self._number, describe(A))
@@ -256,14 +240,7 @@ class Function:
         return Resolution(None, order, rivals)
 
     def _call_for_info(
-        self,
-        chosen: Rule,
-        A: Any,
-        arguments: tuple[Any, ...],
-        method: Any,
-        info: bool,
-        on_failure: str,
-        displaced: Any,
+        self, chosen: Rule, A: Any, arguments: tuple[Any, ...], info: bool, on_failure: str
     ) -> Any:
         """A call whose caller, be it a user or a rule, deals with failures: nothing is passed on
         to a call around it."""
@@ -273,30 +250,25 @@ class Function:
                 f"{', '.join(map(repr, ON_FAILURE))}."
             )
         outer = state.current
-        if outer is not None and outer.planner is not None:
-            result = outer.planner.call(self, chosen, A, arguments, method, displaced)
-            return (result, Info(function=self.name, rule=chosen.name)) if info else result
         result, gathered = self._call_and_gather(chosen, A, arguments)
         if gathered is None:
-            return self._call_again(A, arguments, method, info, on_failure)
+            return self._call_again(A, arguments, info, on_failure)
         if outer is not None:
             overlook([gathered._status])
         if not info or on_failure == "raise":
             result = deliver(gathered, on_failure, result)
         elif state.waiting is not None:
             tell_later(gathered, "ignore")
-        if outer is None and _release is not None and A.is_neutral:
+        if outer is None and A.is_neutral:
             result = _release(A, arguments, result)
         return (result, gathered) if info else result
 
-    def _call_again(
-        self, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str
-    ) -> Any:
+    def _call_again(self, A: Any, arguments: tuple[Any, ...], info: bool, on_failure: str) -> Any:
         """The same call on a device, with looks at values where they help: the first run, which
         looks at none, has failed."""
         split, state.split, state.is_careful = state.split, None, True
         try:
-            return self._call(A, arguments, method, info, on_failure)
+            return self._call(A, arguments, info, on_failure)
         finally:
             state.split, state.is_careful = split, False
 
@@ -328,19 +300,12 @@ class Function:
         twice)."""
         check_parameters(self.name, self.parameters, rule.implementation)
         with _registering:
-            same = next(
-                (
-                    old
-                    for old in self.rules
-                    if old.name == rule.name and old.pattern == rule.pattern
-                ),
-                None,
-            )
-            if same is not None:
-                rule.number = same.number
-                self.rules = [rule if old is same else old for old in self.rules]
-            else:
-                self.rules = [*self.rules, rule]
+            known = [(old.name, old.pattern) for old in self.rules]
+            self.rules = [*self.rules, rule]
+            if (rule.name, rule.pattern) in known:
+                at = known.index((rule.name, rule.pattern))
+                rule.number = self.rules[at].number
+                self.rules[at] = self.rules.pop()
             parts = [part for each in self.rules for part in each.alternatives()]
             # A thread that is resolving meanwhile keeps the old dictionaries, so nothing stale
             # enters the new ones.
@@ -400,9 +365,9 @@ def function_named(name: str) -> Function:
 
 # --------------------------------------------------------------------------------------------------
 
-_converter: Callable[[Any], Any] | None = None
-_simplify: Function | None = None
-_release: Callable[[Any, tuple[Any, ...], Any], Any] | None = None
+_converter: Callable[[Any], Any]
+_simplify: Function
+_release: Callable[[Any, tuple[Any, ...], Any], Any]
 _by_numpy: Callable[..., Any]
 
 
@@ -418,9 +383,3 @@ def set_operators(
     another framework."""
     global _converter, _simplify, _release, _by_numpy
     _converter, _simplify, _release, _by_numpy = as_operator, simplify, release, by_numpy
-
-
-def _convert(name: str, A: Any) -> Any:
-    if _converter is None:
-        raise TypeError(f"{name}: expected a linear operator, got {type(A).__name__}.")
-    return _converter(A)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 from . import signatures
@@ -35,17 +36,6 @@ class Pattern:
         The properties that must be known.
     """
 
-    __slots__ = (
-        "children",
-        "cls",
-        "depth",
-        "is_open",
-        "is_root",
-        "key",
-        "mask",
-        "required",
-        "spec",
-    )
     cls: Any
     children: tuple[Any, ...] | None
 
@@ -95,6 +85,12 @@ class Pattern:
         """The patterns without a union at the top of which this is the union."""
         return (self,)
 
+    @cached_property
+    def operand_classes(self) -> list[set[Any]]:
+        """For each operand that is asked for by class, the classes that it may have: a quick test."""
+        wanted = [{a.cls for a in child.alternatives} for child in self.required]
+        return [classes for classes in wanted if None not in classes]
+
     def annotated(self, mask: int) -> Pattern:
         """The same, of operators that also have these properties."""
         return Pattern(self.cls, self.children, self.mask | mask)
@@ -123,13 +119,14 @@ class Pattern:
                 if not child.matches(c):
                     return False
             return not self.is_open or place(self.children, s.children, _matches) is not None
+        places = []
         for child in self.required:
-            for c in s.children:
-                if child.matches(c):
-                    break
-            else:
+            places.append([i for i, c in enumerate(s.children) if child.matches(c)])
+            if not places[-1]:
                 return False
-        return len(self.required) < 2 or assign(self.required, s.children, _matches) is not None
+        if len(places) == 2:  # most rules: two operands for the one, or another for the other
+            return len(places[0]) > 1 or len(places[1]) > 1 or places[0] != places[1]
+        return len(places) < 2 or assign(self.required, s.children, _matches) is not None
 
     def _counts_fit(self, count: int) -> bool:
         return count >= len(self.required) if self.is_open else count == len(self.required)
@@ -150,7 +147,7 @@ class Pattern:
         return Pattern, (self.cls, self.children, self.mask)
 
     def __repr__(self) -> str:
-        names = _names(self.mask)
+        names = properties.strongest_names(self.mask)
         text = "LinearOperator" if self.cls is None else self.cls.__name__
         if self.children is not None:
             text += f"[{', '.join('...' if c is ... else repr(c) for c in self.children) or '()'}]"
@@ -163,8 +160,6 @@ class Pattern:
 
 class Union(Pattern):
     """Either of several patterns. Made by `|`."""
-
-    __slots__ = ("_alternatives", "_classes", "_others")
 
     def __init__(self, alternatives: tuple[Pattern, ...]):
         self._alternatives = alternatives
@@ -237,12 +232,6 @@ def _from_spec(spec: Any) -> Any:
         return union(*map(_from_spec, spec[1:]))
     cls, mask, children = spec
     return Pattern(cls, None if children is None else tuple(map(_from_spec, children)), mask)
-
-
-def _names(mask: int) -> list[str]:
-    if not mask:
-        return []
-    return properties.strongest_names(mask)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -1,128 +1,62 @@
-"""Which of a function's rules match a signature, faster than by asking each of them.
-
-The patterns that rules have for operands are few, and rules share them. So each gets a bit, and a
-signature that occurs as an operand is compared with all of them once: its bits say which it
-matches. A rule for a sum then matches if the bits that it needs are there among the operands, which
-is one operation on integers, and if the operands can be shared out among its patterns.
-"""
+"""How a call chooses among rules: which of them match a signature and in which order, then by guards,
+then by cost; and which rules it could not choose between."""
 
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from math import inf
-from operator import and_, or_
 from typing import Any, NamedTuple
 
 from ..errors import AmbiguityError
 from ..status import state
-from .patterns import Pattern, assign
+from .patterns import Pattern
 from .signatures import Signature
 from .subsumption import meet, overlaps, subsumes
 
-# Which of a function's rules match a signature, faster than by asking each of them.
-#
-# The patterns that rules have for operands are few, and rules share them. So each gets a bit, and
-# a signature that occurs as an operand is compared with all of them once: its bits say which it
-# matches. A rule for a sum then matches if the bits that it needs are there among the operands,
-# which is one operation on integers, and if the operands can be shared out among its patterns.
-
-
-MOST_OPERANDS = 10_000  # whose bits are remembered: then they are all forgotten
-
-
-class _Entry(NamedTuple):
-    """A rule, and what its pattern asks for: the bits of the patterns for operands, their
-    number, and properties."""
-
-    rule: Any
-    wanted: tuple[int, ...]
-    most: float
-    mask: int
-
 
 class RuleIndex:
-    """The rules of a function, each for a single pattern (no unions at the top), by what their
-    patterns ask for."""
+    """The rules of a function, each for a single pattern (no unions at the top), by the classes that
+    they are for."""
 
     def __init__(self, rules: Sequence[Rule], base: Rule):
         self.rules, self.base = rules, base
-        self._precedence: dict[tuple[int, int], bool] = {}  # of pairs of rules
-        self._resolutions: dict[tuple[Rule, ...], Resolution] = {}  # by the rules that match
-        self._bits: dict[Any, int] = {}  # of patterns for operands, by their keys
-        # the same, by the classes that they match; None: any
-        self._by_class: dict[type | None, list[tuple[Pattern, int]]] = {}
-        self._known: dict[Signature, int] = {}  # the bits of operands
-        # rules that look at commuting operands, with all their bits
-        self._sums: dict[type | None, list[tuple[int, _Entry]]] = {}
-        self._others: dict[type | None, list[Any]] = {}
+        self._precedes = functools.cache(Rule.precedes)
+        self._order = functools.cache(self._ordered)
+        self._by_class: dict[type | None, list[Rule]] = {}  # None: any
         for rule in rules:
-            pattern = rule.pattern
-            if pattern.children is not None and pattern.cls._commutative:
-                self._sums.setdefault(pattern.cls, []).append(self._entry(rule, pattern))
-            else:
-                self._others.setdefault(pattern.cls, []).append(rule)
-
-    def _entry(self, rule: Any, pattern: Pattern) -> tuple[int, _Entry]:
-        wanted = tuple(map(self._bit, pattern.required))
-        return reduce(or_, wanted, 0), _Entry(
-            rule, wanted, inf if pattern.is_open else len(wanted), pattern.mask
-        )
-
-    def _bit(self, pattern: Pattern) -> int:
-        new = 1 << len(self._bits)
-        bit = self._bits.setdefault(pattern.key, new)
-        if bit == new:
-            for cls in {a.cls for a in pattern.alternatives}:
-                self._by_class.setdefault(cls, []).append((pattern, bit))
-        return bit
-
-    def _bits_of(self, s: Signature) -> int:
-        """Which patterns for operands this signature matches."""
-        bits = self._known.get(s)
-        if bits is None:
-            bits = 0
-            for cls in (s.cls, None):
-                for pattern, bit in self._by_class.get(cls, ()):
-                    if pattern.matches(s):
-                        bits |= bit
-            if len(self._known) >= MOST_OPERANDS:
-                self._known.clear()
-            self._known[s] = bits
-        return bits
+            self._by_class.setdefault(rule.pattern.cls, []).append(rule)
 
     def resolve(self, s: Signature) -> Resolution:
         """The rules for this signature, in the order in which they are tried."""
-        matching = tuple(self.matching(s))
-        found = self._resolutions.get(matching)
-        if found is None:
-            found = self._resolutions[matching] = self._ordered(list(matching))
-        return found
+        rules = self._by_class.get(s.cls, []) + self._by_class.get(None, [])
+        present = {child.cls for child in s.children or ()}
+        matching = [
+            rule
+            for rule in rules
+            if not any(map(present.isdisjoint, rule.pattern.operand_classes))
+            and rule.pattern.matches(s)
+        ]
+        return self._order(*matching)
 
-    def _ordered(self, matching: list[Rule]) -> Resolution:
+    def _ordered(self, *matching: Rule) -> Resolution:
         order: list[Rule] = []
-        while matching:
+        left = list(matching)
+        while left:
             first = (
                 r
-                for r in matching
-                if not any(self._precedes(other, r) for other in matching if other is not r)
+                for r in left
+                if not any(self._precedes(other, r) for other in left if other is not r)
             )
-            order.append(next(first, matching[0]))
-            matching.remove(order[-1])
+            order.append(next(first, left[0]))
+            left.remove(order[-1])
         rivals = [self._rivals_of(i, order) for i in range(len(order))]
         sole = not order or (order[0].when is None and not rivals[0])
         order.append(self.base)
         return Resolution(order[0] if sole else None, tuple(order), (*rivals, ()))
-
-    def _precedes(self, a: Rule, b: Rule) -> bool:
-        known = self._precedence.get((a.key, b.key))
-        if known is None:
-            self._precedence[a.key, b.key] = known = a.precedes(b)
-        return known
 
     def _rivals_of(self, i: int, order: list[Rule]) -> tuple[int, ...]:
         """The rules after the i-th that it does not precede. The other alternatives of a rule are
@@ -133,47 +67,6 @@ class RuleIndex:
             for j in range(i + 1, len(order))
             if not any(rule is order[j] or self._precedes(rule, order[j]) for rule in same)
         )
-
-    def matching(self, s: Signature) -> list[Any]:
-        """The rules whose patterns match every operator with this signature."""
-        found = [
-            rule
-            for cls in (s.cls, None)
-            for rule in self._others.get(cls, ())
-            if rule.pattern.matches(s)
-        ]
-        entries = self._sums.get(s.cls)
-        if not entries or s.children is None:
-            return found
-        if s.collapsed:
-            return found + [entry.rule for _, entry in entries if entry.rule.pattern.matches(s)]
-        operands = [self._bits_of(child) for child in s.children]
-        present = reduce(or_, operands, 0)
-        for rule, wanted, most, mask in [
-            entry for needed, entry in entries if needed & present == needed
-        ]:
-            if (
-                s.mask & mask == mask
-                and len(wanted) <= len(operands) <= most
-                and _can_be_shared_out(wanted, operands)
-            ):
-                found.append(rule)
-        return found
-
-
-def _can_be_shared_out(wanted: Sequence[int], operands: Sequence[int]) -> bool:
-    """Whether each of the wanted bits, all of which are there, can have an operand of its own."""
-    if len(wanted) < 2:
-        return True
-    # most rules: two operands for the one and the other, or one for both and another for either
-    if len(wanted) == 2:
-        ours, theirs = ([i for i, bits in enumerate(operands) if bits & bit] for bit in wanted)
-        return len(ours) > 1 or len(theirs) > 1 or ours != theirs
-    return assign(wanted, operands, and_) is not None
-
-
-# How a call chooses among rules: specificity first, then guards, then cost; and which rules it
-# could not choose between.
 
 
 MOST_MEETS = 256  # alternatives of an overlap that are looked at before a pair is called ambiguous
@@ -228,6 +121,7 @@ def perform(result: Any) -> Any:
     return result
 
 
+@dataclass(eq=False, repr=False)
 class Rule:
     """A rule of a function: a pattern, a guard on values, a cost, and what computes the result.
 
@@ -236,34 +130,30 @@ class Rule:
     matters.
     """
 
-    def __init__(
-        self,
-        function: str,
-        implementation: Callable[..., Any],
-        pattern: Pattern,
-        when: Callable[..., bool] | None = None,
-        cost: Callable[[Any], Any] | None = None,
-        name: str | None = None,
-        is_base: bool = False,
-        like: Callable[..., Any] | None = None,
-        direct: bool = False,
-        estimates: bool = False,
-        hereditary: bool = False,
-    ):
-        self.function, self.implementation, self.pattern = function, implementation, pattern
-        self.when, self.cost, self.is_base, self.like = when, cost, is_base, like
-        # what it takes beyond the operator: names, and places among all
-        self.guard_arguments: tuple[tuple[str, int], ...] = ()
-        self.like_arguments: tuple[tuple[str, int], ...] = ()
-        self.direct, self.estimates, self.hereditary = direct, estimates, hereditary
-        self.name = str(name or getattr(implementation, "__name__", type(implementation).__name__))
-        summary = (inspect.getdoc(implementation) or "").partition("\n\n")[0]
+    function: str
+    implementation: Callable[..., Any]
+    pattern: Pattern
+    when: Callable[..., bool] | None = None
+    cost: Callable[[Any], Any] | None = None
+    name: str = ""  # that of the implementation, if not given
+    is_base: bool = False
+    like: Callable[..., Any] | None = None
+    direct: bool = False
+    estimates: bool = False
+    hereditary: bool = False
+    # what it takes beyond the operator: names, and places among all
+    guard_arguments: tuple[tuple[str, int], ...] = ()
+    like_arguments: tuple[tuple[str, int], ...] = ()
+    # of `simplify`, where the rule asks the function again of another operator
+    rewritten_by: Rule | None = None
+
+    def __post_init__(self) -> None:
+        f = self.implementation
+        self.name = self.name or str(getattr(f, "__name__", type(f).__name__))
+        summary = (inspect.getdoc(f) or "").partition("\n\n")[0]
         self.identity = " ".join(summary.split("\n"))
-        self.key = next(_keys)
-        self.number: tuple[int, ...] = (self.key,)  # its place among the rules as written
+        self.number: tuple[int, ...] = (next(_numbers),)  # its place among the rules as written
         self.source = self  # the rule as written
-        # of `simplify`, where the rule asks the function again of another operator
-        self.rewritten_by: Rule | None = None
 
     def alternatives(self) -> list[Rule]:
         """The rules for single patterns that this one stands for."""
@@ -271,12 +161,7 @@ class Rule:
             return [self]
         parts = [copy.copy(self) for _ in self.pattern.alternatives]
         for i, (part, pattern) in enumerate(zip(parts, self.pattern.alternatives)):
-            part.key, part.number, part.pattern, part.source = (
-                next(_keys),
-                (*self.number, i),
-                pattern,
-                self,
-            )
+            part.number, part.pattern, part.source = (*self.number, i), pattern, self
         return parts
 
     def holds(self, A: Any, arguments: tuple[Any, ...] = ()) -> bool:
@@ -304,7 +189,7 @@ class Rule:
         )
 
 
-_keys = itertools.count()
+_numbers = itertools.count()
 
 
 def guard_name(rule: Rule) -> str:
@@ -339,10 +224,12 @@ def decide(A: Any, found: Resolution, arguments: tuple[Any, ...] = ()) -> Rule:
         return contenders[0]
     if any(r.cost is None for r in contenders):
         raise AmbiguityError(_ambiguous(contenders))
-    costs = [Cost.of(r.cost(A)) for r in contenders]  # type: ignore[misc]
-    return min(
-        zip(costs, contenders), key=lambda pair: (pair[0].flops, pair[0].memory, pair[1].number)
-    )[1]
+
+    def price(rule: Rule) -> tuple[Any, ...]:
+        cost = Cost.of(rule.cost(A))  # type: ignore[misc]
+        return cost.flops, cost.memory, rule.number
+
+    return min(contenders, key=price)
 
 
 def _contenders(A: Any, i: int, found: Resolution, arguments: tuple[Any, ...]) -> list[Rule]:
@@ -394,7 +281,5 @@ def ambiguous_pairs(rules: Sequence[Rule]) -> Iterator[AmbiguousPair]:
 def _decided(rules: Sequence[Rule], a: Rule, b: Rule) -> bool:
     sure = [r for r in rules if r.when is None or r.source in (a.source, b.source)]
     deciders = [r.pattern for r in sure if r.precedes(a) and r.precedes(b)]
-    if not deciders:
-        return False
     common = list(itertools.islice(meet(a.pattern, b.pattern), MOST_MEETS + 1))
     return len(common) <= MOST_MEETS and all(any(subsumes(d, m) for d in deciders) for m in common)

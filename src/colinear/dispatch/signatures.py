@@ -79,11 +79,8 @@ class Signature:
             name += f"#{self.mask}"
         if self.children is None:
             return f"{name}[?]"
-        return (
-            f"{name}[{', '.join(map(repr, self.children))}{', ...' if self.collapsed else ''}]"
-            if self.children
-            else name
-        )
+        more = ", ..." if self.collapsed else ""
+        return f"{name}[{', '.join(map(repr, self.children))}{more}]" if self.children else name
 
 
 def intern(

@@ -38,22 +38,15 @@ def _subsumes(p: Pattern, q: Pattern) -> bool:
     # has patterns.
     most = len(p.required)
     anything = Pattern(None)
-    choices = [((c,) if c is not ... else _lengths(anything, most)) for c in q.children]
+    choices = [((c,),) if c is not ... else _lengths(anything, most) for c in q.children]
     return all(
-        _includes(p.children, tuple(_flat(choice))) for choice in itertools.product(*choices)
+        _includes(p.children, tuple(itertools.chain(*choice)))
+        for choice in itertools.product(*choices)
     )
 
 
 def _lengths(anything: Pattern, most: int) -> tuple[tuple[Any, ...], ...]:
     return (*((anything,) * count for count in range(most)), (*(anything,) * most, ...))
-
-
-def _flat(items: Sequence[Any]) -> Iterator[Any]:
-    for item in items:
-        if isinstance(item, tuple):
-            yield from item
-        else:
-            yield item
 
 
 def _includes(p: Sequence[Any], q: Sequence[Any]) -> bool:

@@ -13,7 +13,7 @@ from ..backends import Array, namespace_of
 from ..dispatch import Choice, function, rule
 from ..errors import BackendError, DtypeError, ShapeError
 from ..functions import sqrt
-from ..functions.common import is_positive, operands_in_context, square_size
+from ..functions.common import array_like, is_positive, operands_in_context, square_size
 from ..methods import Method
 from ..methods.sampling import check_seed
 from ..operators import (
@@ -67,12 +67,8 @@ def squared_distances(name: str, X: Any, Y: Any, length: Any) -> Array:
         points = tuple(P - middle for P in points)
     points = tuple(P / length for P in points)
     X, Y = points[0], points[-1]
-    squares = [xp.sum(P * P, axis=-1) for P in (X, Y)]
-    found = (
-        squares[0][..., :, None]
-        + squares[1][..., None, :]
-        - 2 * xp.matmul(X, xp.matrix_transpose(Y))
-    )
+    x, y = (xp.sum(P * P, axis=-1) for P in (X, Y))
+    found = x[..., :, None] + y[..., None, :] - 2 * xp.matmul(X, xp.matrix_transpose(Y))
     # rounding below zero goes, the derivative stays
     return found - xp.stop_gradient(xp.minimum(found, 0 * found))
 
@@ -286,19 +282,18 @@ def sample(
     xp = R.xp
     shape = (*R.batch_shape, R.shape[-1], 1 if count is None else count)
     z = xp.normal(xp.generator(seed), shape, dtype=R.dtype, device=R._context.device)
-    drawn = R @ z
-    drawn = drawn[..., 0] if count is None else drawn
+    drawn = (R @ z)[..., 0] if count is None else R @ z
     return drawn + of_framework("sample", mean, R)
 
 
 def of_framework(name: str, x: Any, K: LinearOperator) -> Array:
     """Numbers and lists as an array like those of K, and integers in its dtype; arrays of
     another framework are refused."""
-    if namespace_of(x) is None:
-        return K.xp.asarray(x, dtype=K.dtype, device=K._context.device)
-    if namespace_of(x) is not K.xp:
+    xp = namespace_of(x)
+    if xp is None:
+        return array_like(K, x)
+    if xp is not K.xp:
         raise BackendError(
-            f"{name}: K is of {K.backend}, and an array was given that is of "
-            f"{namespace_of(x).name}."
+            f"{name}: K is of {K.backend}, and an array was given that is of {xp.name}."
         )
     return x if K.xp.is_floating(x) else K.xp.astype(x, K.dtype)

@@ -11,10 +11,10 @@ from ..dispatch import Choice, function
 from ..errors import DtypeError, ShapeError
 from ..factors.inverse import Implicit
 from ..functions import diag, inv, logdet, slogdet, solve_and_logdet
-from ..functions.common import ones_beside, report_status, square_size
+from ..functions.common import filled, ones_beside, report_all, report_status, square_size
 from ..functions.determinant import needs_estimate
 from ..functions.solve.auto import iterates
-from ..info import recording, report
+from ..info import recording
 from ..methods import SLQ, Auto, Cholesky, Method
 from ..operators import Dense, LinearOperator, as_operator
 from ..properties import PSD
@@ -143,27 +143,25 @@ def is_differentiated(K: LinearOperator, *others: Array) -> bool:
 def _report_definiteness(xp: Any, reports: list[Any], quadratic: Array) -> None:
     """Pass on what was reported, with the remedy; that Cholesky had to give way to another, or
     x^T K^-1 x < 0, is a failure here."""
+    indefinite = int(Status.NOT_POSITIVE_DEFINITE)
     negative = xp.any(quadratic < 0)
     for info in reports:
         status = xp.asarray(info._status)
-        negative = negative | xp.any(
-            (status == int(Status.FELL_BACK)) | (status == int(Status.NOT_POSITIVE_DEFINITE))
-        )
-    status = xp.where(negative, int(Status.NOT_POSITIVE_DEFINITE), int(Status.SUCCESS))
+        negative = negative | xp.any((status == int(Status.FELL_BACK)) | (status == indefinite))
+    status = xp.where(negative, indefinite, int(Status.SUCCESS))
     report_status(
         xp,
         status,
         message="The covariance has an eigenvalue that is not positive: add noise, a multiple of "
         "the identity.",
     )
-    for info in reports:
-        report(info)
+    report_all(reports)
 
 
 def _density_like(K: LinearOperator, y: Array, method: Method | None) -> Array:
     solution_and_logarithm(PSD(K), y, method)
     batch = K.batch_shape if y.ndim == 1 else (*K.batch_shape, y.shape[-1])
-    return K.xp.zeros(batch, dtype=K.dtype, device=K._context.device)
+    return filled(K, 0, *batch)
 
 
 log_marginal_likelihood = function(
@@ -210,13 +208,8 @@ class Posterior(NamedTuple):
     def sample(self, count: int | None = None, *, seed: Any = 0) -> Array:
         """Functions at the new points: one, (*batch, m), or `count` of them as columns. It forms
         the m x m covariance."""
-        mean = self.mean
-        return sample(
-            self.covariance,
-            count,
-            seed=seed,
-            mean=mean if count is None or mean.ndim > 1 else mean[..., None],
-        )
+        mean = self.mean if count is None or self.mean.ndim > 1 else self.mean[..., None]
+        return sample(self.covariance, count, seed=seed, mean=mean)
 
     def _explained(self) -> LinearOperator:
         """K*^T K^-1 K*: what the observations tell. Of a dense K* the solves are done now, once,

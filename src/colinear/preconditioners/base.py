@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..backends import Array, program
+from ..backends import Array, adjoint, program
 from ..dispatch import function, rule
 from ..errors import BackendError, DtypeError, MethodError, ShapeError
-from ..functions.common import operands_in_context
+from ..functions.common import array_like, low_rank_sides, operands_in_context
 from ..functions.diagonal import diag
 from ..info import recording, report
 from ..operators import (
@@ -103,17 +103,18 @@ def blocks_by_products(A: LinearOperator, places: Index) -> Array:
     if math.prod(A.shape) <= BLOCK:
         return diagonal_blocks(Dense._of(A._dense()), places)
     step = max(1, BLOCK // (A.shape[-2] * size))
-    within = np.arange(min(step, count) * size).reshape(-1, size)
     parts = []
     for start in range(0, count, step):
         chosen = places.host[start : start + step]
+        within = np.arange(chosen.size).reshape(chosen.shape)
         columns = A[..., chosen.reshape(-1)]._dense()
-        rows, numbers = (
-            Index(x).on(xp, A._context.device)
-            for x in (chosen[:, :, None], within[: len(chosen), None, :])
-        )
-        parts.append(columns[..., rows, numbers])
+        parts.append(columns[..., *_beside(A, chosen[:, :, None], within[:, None, :])])
     return xp.concat(parts, axis=-3)
+
+
+def _beside(A: LinearOperator, *indices: Any) -> list[Array]:
+    """Indices in A's framework and on its device."""
+    return [Index(x).on(A.xp, A._context.device) for x in indices]
 
 
 diagonal_blocks = function("diagonal_blocks", base=blocks_by_products, rewrites=False)
@@ -122,30 +123,21 @@ diagonal_blocks = function("diagonal_blocks", base=blocks_by_products, rewrites=
 @rule(diagonal_blocks, Dense)
 def blocks_of_dense(A: Any, places: Index) -> Array:
     """A[p, p] is read off"""
-    rows, columns = (
-        Index(x).on(A.xp, A._context.device)
-        for x in (places.host[:, :, None], places.host[:, None, :])
-    )
-    return A.A[..., rows, columns]
+    return A.A[..., *_beside(A, places.host[:, :, None], places.host[:, None, :])]
 
 
 @rule(diagonal_blocks, Sparse)
 def blocks_of_sparse(A: Any, places: Index) -> Array:
     """The entries whose row and column are of one block"""
     xp, (count, size), structure = A.xp, places.host.shape, A.structure
-    block, within = np.full(A.shape[-1], -1), np.zeros(A.shape[-1], np.int64)
-    block[places.host], within[places.host] = np.arange(count)[:, None], np.arange(size)
-    rows, columns = structure.rows, structure.columns
-    inside = np.flatnonzero((block[rows] == block[columns]) & (block[rows] >= 0))
-    rows, columns = rows[inside], columns[inside]
-    target = Index((block[rows] * size + within[rows]) * size + within[columns]).on(
-        xp, A._context.device
-    )
+    number = np.full(A.shape[-1], -1)  # of each row, block after block
+    number[places.host] = np.arange(count * size).reshape(count, size)
+    rows, columns = number[structure.rows], number[structure.columns]
+    inside = np.flatnonzero((rows // size == columns // size) & (rows >= 0))
+    target, inside = _beside(A, rows[inside] * size + columns[inside] % size, inside)
     empty = xp.zeros((*A.batch_shape, count * size * size), dtype=A.dtype, device=A._context.device)
-    values = xp.take(A.data, Index(inside).on(xp, A._context.device), axis=-1)
-    return xp.reshape(
-        xp.scatter_add(empty, target, values, axis=-1), (*A.batch_shape, count, size, size)
-    )
+    filled = xp.scatter_add(empty, target, xp.take(A.data, inside, axis=-1), axis=-1)
+    return xp.reshape(filled, (*A.batch_shape, count, size, size))
 
 
 @rule(diagonal_blocks, Kernel, when=is_single)
@@ -168,10 +160,9 @@ def blocks_of_diagonal(A: Any, places: Index) -> Array:
 @rule(diagonal_blocks, LowRank)
 def blocks_of_low_rank(A: Any, places: Index) -> Array:
     """(U C V^H)[p, p] = U_p C V_p^H"""
-    xp, p = A.xp, places.on(A.xp, A._context.device)
-    U, V = A.U[..., p, :], (A.U if A.V is None else A.V)[..., p, :]
-    U = U if A.core is None else xp.matmul(U, A.core[..., None, :, :])
-    return xp.matmul(U, xp.conj(xp.matrix_transpose(V)))
+    p = places.on(A.xp, A._context.device)
+    U, V = (side[..., p, :] for side in low_rank_sides(A))
+    return A.xp.matmul(U, adjoint(A.xp, V))
 
 
 @rule(diagonal_blocks, Sum)
@@ -192,12 +183,10 @@ def blocks_of_multiple(A: Any, places: Index) -> Array:
 @rule(multiply_out, Dense)
 def sparse_of_dense(A: Any, whole: LinearOperator) -> Any:
     """The entries that are not zero in all matrices of the batch"""
-    xp = A.xp
-    values = seen("ILU, IC or AMG", xp, A.A)
+    values = seen("ILU, IC or AMG", A.xp, A.A)
     rows, columns = np.nonzero(np.any(np.reshape(values != 0, (-1, *A.shape[-2:])), axis=0))
     structure, _ = from_coordinates(rows, columns, A.shape[-2:])
-    r, c = (Index(x).on(xp, A._context.device) for x in (structure.rows, structure.columns))
-    return Sparse._of(A.A[..., r, c], structure)
+    return Sparse._of(A.A[..., *_beside(A, structure.rows, structure.columns)], structure)
 
 
 @rule(multiply_out, Zero)
@@ -205,10 +194,7 @@ def sparse_of_zero(A: Any, whole: LinearOperator) -> Any:
     """No entries"""
     none = np.zeros(0, np.intp)
     structure, _ = from_coordinates(none, none, A.shape[-2:])
-    return Sparse._of(
-        whole.xp.zeros((*A.batch_shape, 0), dtype=whole.dtype, device=whole._context.device),
-        structure,
-    )
+    return Sparse._of(array_like(whole, np.zeros((*A.batch_shape, 0))), structure)
 
 
 def seen(name: str, xp: Any, x: Array) -> Any:
@@ -259,13 +245,14 @@ def as_preconditioner(M: Any, A: Any) -> LinearOperator | None:
     if M is None:
         return None
     A = as_operator(A)
+    name = type(M).__name__
     if callable(M) and not isinstance(M, LinearOperator):
         if isinstance(M, type):
             raise TypeError(
                 f"preconditioner: {M.__name__} is a class; give an instance of it, such as "
                 f"{M.__name__}()."
             )
-        name = str(getattr(M, "__name__", type(M).__name__))
+        name = str(getattr(M, "__name__", name))
         # how it was made is no part of the answer's Info, unless that failed
         with recording() as reports:
             M = M(held_fixed(A))
@@ -277,8 +264,6 @@ def as_preconditioner(M: Any, A: Any) -> LinearOperator | None:
                 f"preconditioner: {name} gave {M!r}; expected an operator that approximates the "
                 "inverse of A."
             )
-    else:
-        name = type(M).__name__
     return _checked(as_operator(M), A, name)
 
 
@@ -306,8 +291,7 @@ def _checked(M: LinearOperator, A: LinearOperator, name: str) -> LinearOperator:
             f"preconditioner: {name} is complex and A is real; make A complex, or take a real "
             "preconditioner."
         )
-    xp = A.xp
-    dtype = A.dtype if M.is_complex else xp.real_dtype(A.dtype)
+    dtype = A.dtype if M.is_complex else A.xp.real_dtype(A.dtype)
     return M if M.dtype == dtype else M.to(dtype=dtype)
 
 
@@ -355,9 +339,13 @@ def _of_operator(xp: Any, f: Any, options: tuple[Any, ...], A: LinearOperator) -
     return f(A, *options)
 
 
-def positive_integer(name: str, field: str, value: Any, least: int = 1) -> None:
+def check_integer(owner: Any, field: str, least: int = 1) -> None:
+    """Raise an error if a field holds no integer, or too small a one."""
+    value = getattr(owner, field)
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
-        raise ValueError(f"{name}: {field} is {value!r}; it must be an integer, at least {least}.")
+        raise ValueError(
+            f"{type(owner).__name__}: {field} is {value!r}; it must be an integer, at least {least}."
+        )
 
 
 def split_shift(A: Any) -> tuple[LinearOperator, LinearOperator | None]:
@@ -367,10 +355,9 @@ def split_shift(A: Any) -> tuple[LinearOperator, LinearOperator | None]:
         K, D = split_shift(A.A)
         return (A, None) if D is None else (Scaled(A.scalar, K), Scaled(A.scalar, D))
     if isinstance(A, Sum):
-        diagonal = [isinstance(term, (Diagonal, ScaledIdentity, Identity)) for term in A.operands]
-        rest = [term for term, is_diagonal in zip(A.operands, diagonal) if not is_diagonal]
-        if any(diagonal) and rest:
-            return Sum(*rest), Sum(
-                *(term for term, is_diagonal in zip(A.operands, diagonal) if is_diagonal)
-            )
+        kinds = (Diagonal, ScaledIdentity, Identity)
+        diagonal = [term for term in A.operands if isinstance(term, kinds)]
+        rest = [term for term in A.operands if not isinstance(term, kinds)]
+        if diagonal and rest:
+            return Sum(*rest), Sum(*diagonal)
     return A, None

@@ -12,14 +12,14 @@ import numpy as np
 from ..backends import Array, adjoint, eye_like, hermitian, positive_or_one
 from ..factors.host import ChebyshevFactor
 from ..factors.structured import StackedBlocks
-from ..functions.common import ignore_float_errors
+from ..functions.common import filled, ignore_float_errors
 from ..functions.diagonal import diag
 from ..functions.solve.inverse import inv
 from ..methods.lanczos import ritz_values
 from ..operators import BlockDiag, Dense, Diagonal, LinearOperator, Permutation, Product
 from ..operators.tree import Index
 from ..properties import PD, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from .base import Preconditioner, compiled, diagonal_blocks, held_fixed, positive_integer
+from .base import Preconditioner, check_integer, compiled, diagonal_blocks, held_fixed
 
 # Jacobi's preconditioner: the inverse of the diagonal.
 
@@ -51,7 +51,7 @@ def _without_zeros(xp: Any, d: Array) -> Array:
     """d with the largest absolute value in place of what has no finite reciprocal (1 if that is
     zero too). NaN stays, to be seen."""
     size = xp.abs(d)
-    largest = xp.max(size, axis=-1, keepdims=True) if d.shape[-1] else size
+    largest = xp.max(size, axis=-1, keepdims=True)
     with ignore_float_errors(xp):
         usable = xp.logical_or(xp.isfinite(1 / size), xp.isnan(size))
     return xp.where(usable, d, xp.astype(positive_or_one(xp, largest), d.dtype))
@@ -95,7 +95,7 @@ class BlockJacobi(Preconditioner):
                 "one of the two."
             )
         if self.blocks is None:
-            positive_integer("BlockJacobi", "block_size", self.block_size)
+            check_integer(self, "block_size")
             return
         blocks = tuple(
             tuple(int(i) for i in np.asarray(block).reshape(-1)) for block in self.blocks
@@ -107,9 +107,7 @@ class BlockJacobi(Preconditioner):
         inverse = BlockDiag(
             *(_stacked(_inverse(A, diagonal_blocks(A, Index(places)))) for places in stacks)
         )
-        order = (
-            np.concatenate([places.reshape(-1) for places in stacks]) if stacks else np.arange(0)
-        )
+        order = np.concatenate([places.reshape(-1) for places in stacks])
         if not np.array_equal(order, np.arange(len(order))):
             # The blocks are gathered by P, P x = x[order], and put back by P^T.
             inverse = Product(Permutation(np.argsort(order)), inverse, Permutation(order))
@@ -118,20 +116,15 @@ class BlockJacobi(Preconditioner):
     def _stacks(self, n: int) -> Any:
         """The rows of blocks, (count, size), for each size that occurs."""
         if self.block_size is not None:
-            size = min(self.block_size, max(n, 1))
+            size = min(self.block_size, n)
             whole = n // size * size
-            if whole:
-                yield np.arange(whole).reshape(-1, size)
+            yield np.arange(whole).reshape(-1, size)
             if whole < n:
                 yield np.arange(whole, n).reshape(1, -1)
             return
         assert self.blocks is not None
-        given = (
-            np.concatenate([np.asarray(block, int) for block in self.blocks])
-            if self.blocks
-            else np.arange(0)
-        )
-        if len(given) != n or not np.array_equal(np.sort(given), np.arange(n)):
+        given = [i for block in self.blocks for i in block]
+        if sorted(given) != list(range(n)):
             raise ValueError(
                 f"BlockJacobi: blocks= must have each of the {n} rows of A in one block; it has "
                 f"{len(given)} entries."
@@ -210,24 +203,16 @@ class Chebyshev(Preconditioner):
     seed: Any = 0
 
     def __post_init__(self) -> None:
-        positive_integer("Chebyshev", "degree", self.degree, least=0)
-        positive_integer("Chebyshev", "steps", self.steps)
-        if self.bounds is not None:
-            low, high = self.bounds
-            if not 0 < low <= high:
-                raise ValueError(
-                    f"Chebyshev: bounds is {self.bounds!r}; 0 < low <= high are needed."
-                )
+        check_integer(self, "degree", least=0)
+        check_integer(self, "steps")
+        if self.bounds is not None and not 0 < self.bounds[0] <= self.bounds[1]:
+            raise ValueError(f"Chebyshev: bounds is {self.bounds!r}; 0 < low <= high are needed.")
 
     def _make(self, A: Any) -> LinearOperator:
-        xp = A.xp
         if self.bounds is None:
             low, high = compiled(interval, held_fixed(A), min(self.steps, A.shape[-1]), self.seed)
         else:
-            dtype = xp.real_dtype(A.dtype)
-            low, high = (
-                xp.asarray(bound, dtype=dtype, device=A._context.device) for bound in self.bounds
-            )
+            low, high = (filled(A, bound) for bound in self.bounds)
         return PD(ChebyshevFactor._of(A, low, high, int(self.degree)))
 
 

@@ -15,7 +15,7 @@ from ..functions.solve.inverse import inv
 from ..info import recording
 from ..operators import Diagonal, Identity, LinearOperator, LowRank, ScaledIdentity, Sum
 from ..properties import PD
-from .base import Preconditioner, column, compiled, positive_integer, split_shift
+from .base import Preconditioner, check_integer, column, compiled, split_shift
 
 # Randomised Nyström approximation and preconditioner (Frangella, Tropp and Udell 2023), in the
 # stable form of Tropp et al. (2017).
@@ -55,7 +55,7 @@ class Nystrom(Preconditioner):
     shift: float | None = None
 
     def __post_init__(self) -> None:
-        positive_integer("Nystrom", "rank", self.rank)
+        check_integer(self, "rank")
         if self.shift is not None and not self.shift >= 0:
             raise ValueError(f"Nystrom: shift is {self.shift!r}; it must not be negative.")
 
@@ -64,8 +64,7 @@ class Nystrom(Preconditioner):
         K, D = split_shift(A)
         U, values = compiled(approximation, K, min(self.rank, n), self.seed)
         if isinstance(D, Diagonal) and self.shift is None:
-            P = PD(Sum(LowRank(U * xp.sqrt(values)[..., None, :]), D))
-            return Inverse(P, inv(P, on_failure="ignore"))
+            return _inverse_of_sum(U * xp.sqrt(values)[..., None, :], D)
         given: Any = self.shift if self.shift is not None else 0.0 if D is None else _multiple(D)
         # Without a shift the last eigenvalue found may be rounding: what lies below that is not
         # told from it.
@@ -138,7 +137,7 @@ class PivotedCholesky(Preconditioner):
     shift: float | None = None
 
     def __post_init__(self) -> None:
-        positive_integer("PivotedCholesky", "rank", self.rank)
+        check_integer(self, "rank")
         if self.shift is not None and not self.shift > 0:
             raise ValueError(f"PivotedCholesky: shift is {self.shift!r}; it must be positive.")
 
@@ -152,11 +151,15 @@ class PivotedCholesky(Preconditioner):
             total = xp.sum(xp.real(diag(K)), axis=-1)
             # Woodbury's formula cancels where L L^H is large beside D, so D is not left to
             # rounding.
-            c = xp.maximum(xp.sum(remaining, axis=-1), total * xp.eps(A.dtype) ** 0.5) / max(n, 1)
-            D = PD(ScaledIdentity(xp.astype(positive_or_one(xp, c), A.dtype), n))
-        P = PD(Sum(LowRank(L), D))
-        # an approximation: the method that uses it is judged, not this
-        return Inverse(P, inv(P, on_failure="ignore"))
+            c = xp.maximum(xp.sum(remaining, axis=-1), total * xp.eps(A.dtype) ** 0.5) / n
+            D = _shift(A, positive_or_one(xp, c))
+        return _inverse_of_sum(L, D)
+
+
+def _inverse_of_sum(U: Array, D: LinearOperator) -> LinearOperator:
+    """(U U^H + D)^-1. It is an approximation: the method that uses it is judged, not this."""
+    P = PD(Sum(LowRank(U), D))
+    return Inverse(P, inv(P, on_failure="ignore"))
 
 
 def partial_factor(

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import MethodError, ShapeError
 from ..factors.host import FixedFactor, MultigridCycle
+from ..functions.common import array_like
 from ..methods.sparse_direct import IncompleteCholesky, SparseLU, stacked_matrix
 from ..operators import Dense, Diagonal, Identity, LinearOperator, Sparse
 from ..operators.sparse_algebra import as_sparse
@@ -219,23 +220,15 @@ class AMG(Preconditioner):
             operator = Sparse(matrix.tocsr()).to(A.backend, A._context.device, A.dtype)
             return PSD(operator) if symmetric and matrix.shape[0] == matrix.shape[1] else operator
 
-        matrices = (
-            [S._claim(A.properties), *(put(level.A) for level in levels[1:-1])]
-            if len(levels) > 1
-            else []
-        )
-        ways = [
-            (put(level.P), put(level.P.conj().T if symmetric else level.R)) for level in levels[:-1]
-        ]
-        ways_up, ways_down = zip(*ways) if ways else ((), ())
-        smoothers = [self._smoother(level.A, A, symmetric) for level in levels[:-1]]
-        coarsest = np.linalg.pinv(levels[-1].A.toarray(), hermitian=symmetric)
-        bottom = Dense(A.xp.asarray(coarsest, dtype=A.dtype, device=A._context.device))
+        *upper, last = levels
+        matrices = [S._claim(A.properties), *(put(level.A) for level in upper[1:])]
+        coarsest = np.linalg.pinv(last.A.toarray(), hermitian=symmetric)
+        bottom = Dense(array_like(A, coarsest))
         cycle = MultigridCycle._of(
-            tuple(matrices),
-            tuple(smoothers),
-            ways_up,
-            ways_down,
+            tuple(matrices[: len(upper)]),
+            tuple(self._smoother(level.A, A, symmetric) for level in upper),
+            tuple(put(level.P) for level in upper),
+            tuple(put(level.P.conj().T if symmetric else level.R) for level in upper),
             PSD(bottom) if symmetric else bottom,
         )
         return PD(cycle) if symmetric else cycle
@@ -250,12 +243,11 @@ class AMG(Preconditioner):
         state = np.random.get_state()
         np.random.seed(self.seed)  # PyAMG draws from NumPy's global state
         try:
-            if self.kind == "ruge_stuben":
-                return pyamg.ruge_stuben_solver(matrix, max_coarse=self.max_coarse).levels
-            symmetry = "hermitian" if symmetric else "nonsymmetric"
-            return pyamg.smoothed_aggregation_solver(
-                matrix, symmetry=symmetry, max_coarse=self.max_coarse
-            ).levels
+            make, options = pyamg.ruge_stuben_solver, {}
+            if self.kind == "smoothed_aggregation":
+                make = pyamg.smoothed_aggregation_solver
+                options["symmetry"] = "hermitian" if symmetric else "nonsymmetric"
+            return make(matrix, max_coarse=self.max_coarse, **options).levels
         finally:
             np.random.set_state(state)
 
@@ -269,7 +261,7 @@ class AMG(Preconditioner):
                 f"AMG: A is claimed to be PSD, and a diagonal entry is {d.real.min():.3g}."
             )
         inverse = (1 / d.real if symmetric else 1 / d) * (4 / 3 / self._radius(matrix, d))
-        smoother = Diagonal(A.xp.asarray(inverse, dtype=A.dtype, device=A._context.device))
+        smoother = Diagonal(array_like(A, inverse))
         return PD(smoother) if symmetric else smoother
 
     def _radius(self, matrix: Any, d: Any) -> float:
@@ -277,7 +269,6 @@ class AMG(Preconditioner):
         norm."""
         x = np.random.default_rng(self.seed).standard_normal(len(d))
         rows = abs(matrix) @ np.ones(len(d)) / np.abs(d)
-        size = 0.0
         for _ in range(20):
             x = (matrix @ x) / d
             size = float(np.linalg.norm(x))
