@@ -81,7 +81,7 @@ class Equation:
         )
 
     def again(self) -> Equation:
-        return replace(self, first=None, aux=0)
+        return self if self.first is None else replace(self, first=None, aux=0)
 
     def adjoint(self) -> Equation:
         pair, flipped = (self.multiply, self.solve), not self.flipped
@@ -195,6 +195,9 @@ class LinearMap:
 
     def apply(self, x: tuple, constants: tuple) -> tuple:
         return self.forward(x, *constants)
+
+    def again(self) -> LinearMap:
+        return self
 
     def adjoint(self) -> LinearMap:
         return replace(self, forward=self.backward, backward=self.forward)
