@@ -328,7 +328,7 @@ def _inverted(
         return lambda E, *constants: adjoint(xp, g(adjoint(xp, E), *constants))
 
     def solve(R: Array, X: Array, A: Array) -> Array:
-        return _corner(xp, f, A, R)
+        return corner(xp, f, A, R, A)
 
     equation = Equation(xp, slope, solve, (flipped(slope), flipped(solve)), 2)
 
@@ -341,14 +341,15 @@ def _inverted(
     return xp.custom_derivative(lambda A, X: X + 0, jvp=tangent, vjp=cotangent)(A, X)
 
 
-def _corner(xp: Any, f: Callable[[Array], Array], A: Array, E: Array) -> Array:
-    """The upper right block of f([A E; 0 A]), the derivative of f at A along E. E is scaled,
-    lest it steer the iteration."""
-    n = A.shape[-1]
-    size = xp.max(xp.abs(E), axis=(-2, -1), keepdims=True)
-    scale = positive_or_one(xp, size) / xp.max(xp.abs(A), axis=(-2, -1), keepdims=True)
-    A = xp.broadcast_to(A, E.shape)
-    upper, lower = xp.concat([A, E / scale], axis=-1), xp.concat([0 * A, A], axis=-1)
+def corner(xp: Any, f: Callable[[Array], Array], S: Array, C: Array, T: Array) -> Array:
+    """The upper right block of f([S C; 0 T]); for S = T it is the derivative of f at S along C. C
+    is given the size of S: a larger one would steer the iteration."""
+    n = S.shape[-1]
+    sizes = (xp.max(xp.abs(B), axis=(-2, -1), keepdims=True) for B in (C, S))
+    size, own = (positive_or_one(xp, size) for size in sizes)
+    scale = size / own
+    S, T = xp.broadcast_to(S, C.shape), xp.broadcast_to(T, C.shape)
+    upper, lower = xp.concat([S, C / scale], axis=-1), xp.concat([0 * S, T], axis=-1)
     return scale * f(xp.concat([upper, lower], axis=-2))[..., :n, n:]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ... import autodiff, backends
-from ...backends import Array, program
+from ...backends import Array, eye_like, program
 from ...dispatch import Cost
 from ...errors import MethodError
 from ...factors.function import FunctionOf
@@ -27,11 +27,18 @@ from ...status import FIRST_FAILURE, Status, combine, first_failure, known_statu
 from .. import matrix_functions
 from ..common import ignore_float_errors, to_result_dtype
 from ..solve.inverse import LARGEST_DENSE
-from .krylov_derivatives import KrylovRuns, by_rows, jostled, relative_change, starts_of
+from .krylov_derivatives import (
+    KrylovRuns,
+    by_rows,
+    partitions,
+    perturbed,
+    relative_change,
+    ritz_values,
+    starts_of,
+)
 from .spectra import closed_over, refuse_derivative
 
 STEPS = 200  # the most of a run, unless told
-HALVINGS = 10  # of an exponent that is too large for one run
 MOVED = 0.125  # roundings of the largest Ritz value by which the others are wrong, as measured
 ZERO = 10  # roundings of the largest Ritz value up to which another is zero
 CUT = 16  # roundings of the largest entry up to which an eigenvalue is on the negative axis
@@ -58,7 +65,7 @@ def krylov_operator(A: LinearOperator, f: Any, method: Method) -> LinearOperator
     function = FunctionOf._of(A, evaluate, f.name, becomes_complex, mirrored)
     if not hermitian or (f.principal and not positive):
         return function
-    return function._claim(POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative else SELF_ADJOINT)
+    return function._claim(f.claims)
 
 
 def cost(A: LinearOperator, method: Any) -> Cost:
@@ -95,10 +102,8 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
     # under vmap: one after the other
     if xp.name == "torch" and any(xp.is_traced(x) for x in (X, *leaves)):
         return autodiff.krylov_product(runs, A, xp.astype(X, out), None)
-    fixed = A.detach()
-    result, error, steps, status, parts = _product(
-        xp, f, method, fixed, xp.astype(xp.stop_gradient(X), dtype)
-    )
+    held = xp.astype(xp.stop_gradient(X), dtype)
+    result, error, steps, status, parts = _product(xp, f, method, A.detach(), held)
     tol, message = method.tolerance(xp, dtype), ""
     if xp.is_complex(result) and not xp.is_complex(out):  # which is cut off
         lost = xp.max(xp.abs(xp.imag(result))) > max(tol, LOST) * xp.max(xp.abs(result))
@@ -120,10 +125,10 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
     result = xp.astype(result, out)
     if not xp.is_differentiated(X, *leaves):
         return result
-    X = xp.astype(X, out)
+    X, B = xp.astype(X, out), part_of(A, parts)
     for _ in range(parts - 1):  # an exponential taken in parts is differentiated so
-        X = autodiff.krylov_product(runs, (1 / parts) * A, X, None)
-    return autodiff.krylov_product(runs, A if parts == 1 else (1 / parts) * A, X, result)
+        X = autodiff.krylov_product(runs, B, X, None)
+    return autodiff.krylov_product(runs, B, X, result)
 
 
 def _product(
@@ -132,25 +137,35 @@ def _product(
     """f(A) X, its estimated error, the products with A, the worst status, and in how many parts
     an exponential was taken."""
     m, width = _sizes(A, X, method)
-    run = program(xp.name, _program, f, method, m)
+    tol = method.tolerance(xp, X.dtype)
     groups, errors, steps, statuses, most = [], [], 0, [], 1
     for i in range(0, X.shape[-1], width):
-        group = X[..., i : i + width]
-        Y, error, count, status = run(A, group)
-        if f.name == "exp" and method.max_iters is None and ran_out(xp, status):
-            Y, error, count, status, parts = _in_parts(xp, f, method, m, A, group)
-            most = max(most, parts)
+        group, count = X[..., i : i + width], 0
+        # exp(A) X = exp(A/s) ... exp(A/s) X, with s doubled until one part converges
+        for parts in partitions(f, method):
+            run = program(xp.name, _program, f, replace(method, tol=tol / parts), m)
+            B = part_of(A, parts)
+            Y, error, more, status = run(B, group)
+            count = count + more
+            if not ran_out(xp, status) if parts == 1 else int(status) == Status.SUCCESS:
+                break
+        else:
+            parts = 1
+        # errors of parts add up; where they would shrink, that is on the safe side
+        for _ in range(parts - 1):
+            Y, rest, more, again = run(B, Y)
+            error, count, status = error + rest, count + more, combine([status, again])
+        most = max(most, parts)
         groups.append(Y)
         errors.append(error)
         statuses.append(status)
-        steps = steps + count * min(width, X.shape[-1] - i)
-    return (
-        xp.concat(groups, axis=-1),
-        xp.concat(errors, axis=-1),
-        steps,
-        combine(statuses),
-        most,
-    )
+        steps = steps + count * group.shape[-1]
+    return xp.concat(groups, axis=-1), xp.concat(errors, axis=-1), steps, combine(statuses), most
+
+
+def part_of(A: LinearOperator, parts: int) -> LinearOperator:
+    """A / parts."""
+    return A if parts == 1 else (1 / parts) * A
 
 
 def _sizes(A: LinearOperator, X: Array, method: Krylov) -> tuple[int, int]:
@@ -164,50 +179,21 @@ def ran_out(xp: Any, status: Any) -> bool:
     return known_status(xp, status) is Status.MAX_ITERATIONS
 
 
-def _in_parts(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Array) -> Any:
-    """exp(A) X = exp(A/s) ... exp(A/s) X, with s doubled until one part converges."""
-    tol, total = method.tolerance(xp, X.dtype), 0
-    for parts in (2**i for i in range(1, HALVINGS + 1)):
-        B = (1 / parts) * A
-        run = program(
-            xp.name, _program, f, replace(method, tol=max(tol / parts, 4 * xp.eps(X.dtype))), m
-        )
-        Y, error, count, status = run(B, X)
-        total = total + count
-        if int(status) == Status.SUCCESS:
-            break
-    else:
-        return Y, error, total, status, 1
-    # errors of parts add up; where they would shrink, that is on the safe side
-    for _ in range(parts - 1):
-        Y, more, count, again = run(B, Y)
-        error, total, status = error + more, total + count, combine([status, again])
-    return Y, error, total, status, parts
-
-
 def _program(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Array) -> Any:
     """One run, a program in JAX."""
     A = linearised(A)
     (start,), noise, (size,), tol = starts_of(xp, method, X)
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
+    options: Any = {"m": m, "tol": tol, "has_pole": f.pole}
     with ignore_float_errors(xp):
         A, c = _turned(A)
         if A.properties & SELF_ADJOINT:
             small = functools.partial(_of_hermitian, xp, f, positive, c)
             multiply = by_rows(xp, A.__matmul__)
-            found = function_times(
-                xp,
-                lambda X: multiply(X[..., 0])[..., None],
-                start,
-                noise,
-                small,
-                m=m,
-                tol=tol,
-                hermitian=True,
-                has_pole=f.pole,
-            )
+            each = lambda X: multiply(X[..., 0])[..., None]
+            found = function_times(xp, each, start, noise, small, hermitian=True, **options)
         else:
-            found = _one_by_one(xp, A, start, noise, f, m, tol)
+            found = _one_by_one(xp, A, start, noise, f, options)
     Y, error, steps, done, _, doubt = found
     given = size != 0  # NaN is
     Y = xp.where(given[..., None], Y, 0)  # whatever the run from a random vector found
@@ -236,33 +222,28 @@ def _turned(A: LinearOperator) -> tuple[LinearOperator, Any]:
         and A.A.properties & SELF_ADJOINT
         and not A.properties & SELF_ADJOINT
         and not A.A.is_complex
+        and not getattr(A.scalar, "ndim", 0)
     ):
-        c = A.scalar
-        if not getattr(c, "ndim", 0):
-            return A.A, c
+        return A.A, A.scalar
     return A, None
 
 
-def _one_by_one(xp: Any, A: Any, start: Array, noise: Array, f: Any, m: int, tol: float) -> Any:
+def _one_by_one(xp: Any, A: Any, start: Array, noise: Array, f: Any, options: Any) -> Any:
     """Arnoldi for each column of each element of a batch."""
-    lanes, results = start.shape[:-1], []
+    lanes, runs = start.shape[:-1], []
     small = functools.partial(_of_general, xp, f)
-    options: Any = {"m": m, "tol": tol, "hermitian": False, "has_pole": f.pole}
     for place in np.ndindex(*lanes):
         multiply = (A[place[:-1]] if len(place) > 1 else A).__matmul__
-        run = function_times(xp, multiply, start[place], noise[place], small, **options)
-        results.append(run)
-
-    def together(name: str) -> Array:
-        arrays = [getattr(run, name) for run in results]
-        return xp.reshape(xp.stack(arrays, axis=0), (*lanes, *arrays[0].shape))
-
-    return results[0]._replace(
-        X=together("X"),
-        error=together("error"),
-        doubt=together("doubt"),
-        steps=functools.reduce(functools.partial(larger, xp), [run.steps for run in results]),
-        done=functools.reduce(operator.and_, [run.done for run in results]),
+        given = start[place], noise[place]
+        runs.append(function_times(xp, multiply, *given, small, hermitian=False, **options))
+    together = {}
+    for name in ("X", "error", "doubt"):
+        arrays = [getattr(run, name) for run in runs]
+        together[name] = xp.reshape(xp.stack(arrays, axis=0), (*lanes, *arrays[0].shape))
+    return runs[0]._replace(
+        **together,
+        steps=functools.reduce(functools.partial(larger, xp), [run.steps for run in runs]),
+        done=functools.reduce(operator.and_, [run.done for run in runs]),
     )
 
 
@@ -279,16 +260,7 @@ def _of_hermitian(xp: Any, f: Any, positive: bool, c: Any, T: Array) -> tuple[Ar
     if c is not None:
         values = c * values
         Q = xp.astype(Q, values.dtype)
-    scale = 0 * xp.real(values[..., 0])
-    if f.name == "exp":
-        scale = xp.max(xp.real(values), axis=-1)
-        values = values - scale[..., None]
-    if f.principal and c is None:
-        if positive:  # what is negative is rounding
-            floor = xp.eps(T.dtype) * xp.max(xp.abs(values), axis=-1, keepdims=True)
-            values = xp.maximum(values, floor if f.pole else 0 * floor)
-        else:
-            values = xp.astype(values, xp.complex_dtype(values.dtype))
+    (values,), scale = ritz_values(xp, f, positive, int(f.pole), values)
     weights = f.of(xp, values) * xp.conj(Q[..., 0, :])
     doubt = _doubt_near_pole(xp, f, values, weights, Q[..., 0, :]) if f.pole else 0 * scale
     return xp.matmul(Q, weights[..., None])[..., 0], scale, doubt
@@ -312,9 +284,7 @@ def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array, Array]:
     scale = doubt = 0 * xp.real(H[..., 0, 0])
     if f.name == "exp":
         scale = xp.max(xp.real(xp.eigvals(H)), axis=-1)
-        H = H - xp.astype(scale, H.dtype)[..., None, None] * xp.eye(
-            H.shape[-1], dtype=H.dtype, device=xp.device_of(H)
-        )
+        H = H - xp.astype(scale, H.dtype)[..., None, None] * eye_like(xp, H)
     if f.name == "exp" or (f.name in ("log", "sqrt", "isqrt") and xp.name != "jax"):
         dense = getattr(matrix_functions, f.name)
         with recording() as reports:
@@ -322,7 +292,7 @@ def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array, Array]:
         doubt = doubt + _doubt_of(xp, reports)
     else:
         column = _by_eigenvectors(xp, f, H)
-        doubt = relative_change(xp, column, _by_eigenvectors(xp, f, jostled(xp, H)), 1)
+        doubt = relative_change(xp, column, _by_eigenvectors(xp, f, perturbed(xp, H)), 1)
         if f.mirrored and not xp.is_complex(H):
             column = xp.real(column)
     if f.principal or f.name == "apply":
@@ -335,10 +305,11 @@ def _doubt_of(xp: Any, reports: list[Info]) -> Any:
     there is none."""
     worst = combine([info._status for info in reports])
     if not isinstance(worst, Status):  # it cannot be seen yet
-        return xp.where(
-            worst == int(Status.SINGULAR), math.inf, xp.where(worst >= int(FIRST_FAILURE), 1.0, 0.0)
-        )
-    return 0.0 if not worst.is_failure else math.inf if worst is Status.SINGULAR else 1.0
+        doubt = xp.where(worst >= int(FIRST_FAILURE), 1.0, 0.0)
+        return xp.where(worst == int(Status.SINGULAR), math.inf, doubt)
+    if worst is Status.SINGULAR:
+        return math.inf
+    return float(worst.is_failure)
 
 
 def _above_cut(xp: Any, H: Array) -> Array:
@@ -349,7 +320,7 @@ def _above_cut(xp: Any, H: Array) -> Array:
     values, step = xp.eigvals(H), CUT * xp.eps(H.dtype) * xp.max(xp.abs(H))
     if not bool(xp.any((xp.abs(xp.imag(values)) <= step) & (xp.real(values) < -step))):
         return H
-    return H + 2j * step * xp.eye(H.shape[-1], dtype=H.dtype, device=xp.device_of(H))
+    return H + 2j * step * eye_like(xp, H)
 
 
 def _by_eigenvectors(xp: Any, f: Any, H: Array) -> Array:
@@ -359,5 +330,5 @@ def _by_eigenvectors(xp: Any, f: Any, H: Array) -> Array:
             xp.real(values) < 0
         )
         values = xp.where(flat, xp.astype(xp.real(values), values.dtype), values)
-    unit = xp.astype(xp.eye(H.shape[-1], 1, dtype=H.dtype, device=xp.device_of(H)), V.dtype)
+    unit = eye_like(xp, V)[:, :1]
     return xp.matmul(V, f.of(xp, values)[..., None] * xp.lu_solve(*xp.lu_factor(V), unit))[..., 0]

@@ -81,6 +81,11 @@ class Scalar:
     mirrored: bool = False
     exponent: Any = None
 
+    @property
+    def claims(self) -> int:
+        """What is known of f(A), for self-adjoint A, where f is real."""
+        return POSITIVE_SEMIDEFINITE | SELF_ADJOINT if self.nonnegative else SELF_ADJOINT
+
 
 EXP = Scalar("exp", lambda xp, x: xp.exp(x), principal=False, nonnegative=True, mirrored=True)
 LOG = Scalar("log", lambda xp, x: xp.log(x), pole=True)
@@ -112,9 +117,7 @@ def power_of(p: Any) -> Scalar:
 
 def claims_of(xp: Any, f: Scalar, values: Array) -> int:
     """What is known of f(A), for self-adjoint A, by the values of f."""
-    if xp.is_complex(values):
-        return 0
-    return POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative else SELF_ADJOINT
+    return 0 if xp.is_complex(values) else f.claims
 
 
 def as_scalar(f: Callable[[Array], Array]) -> Scalar:
