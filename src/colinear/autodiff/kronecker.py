@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from ..backends import Array, adjoint, hermitian, inner_products
-from .functions import derive, divided_differences
+from .functions import derive, divided_differences, hoist_number
 from .spectral import eigh_known, in_vectors
 
 # Derivatives of f(a C + b I), where C is A_1 ⊗ A_2 ⊗ ... or A_1 ⊕ A_2 ⊕ ... with self-adjoint
@@ -136,7 +136,8 @@ def _derived(
     if not xp.is_differentiated(*arrays):
         return whole(grid.f, *arrays)
     ranks = (*factors.ranks(), *(2,) * len(others))
-    return derive(xp, grid.f, whole, push, attach, arrays, ranks, factors.values[0])
+    g, hidden = hoist_number(xp, grid.f, factors.values[0])
+    return derive(xp, g, hidden, whole, push, attach, arrays, ranks)
 
 
 def product(xp: Any, grid: Grid, factors: Factors, X: Array) -> Array:
