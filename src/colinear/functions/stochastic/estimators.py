@@ -33,7 +33,7 @@ from ...operators.scaled import beside
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status, combine, first_failure, users_level
 from ..common import filled, ignore_float_errors, is_half, to_computing_dtype, to_result_dtype
-from .terms import count_terms, probe_shape, shared_out, terms_of
+from .terms import count_terms, terms_of
 
 # Estimates of parts put together: independent random numbers for each, and the standard error of
 # the whole from theirs.
@@ -144,7 +144,12 @@ def estimated(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> A
     `exact()` by n products."""
     n = A.shape[-1]
     if isinstance(method, Hutchinson) and method.is_doubly_stochastic:
-        _group_size(A, method)  # an error if that does not fit, whatever comes of it
+        terms, size = count_terms(A), method.batch_size or 1
+        if size > terms:
+            raise ValueError(
+                f"Hutchinson: batch_size is {size} and A is a sum of {terms} terms; it must not "
+                "exceed them."
+            )
     if 0 in A.shape or (method.probes is None and n <= method.most and method.tol is None):
         return _exactly(A, exact, method)
     with ignore_float_errors(A.xp):
@@ -181,13 +186,11 @@ def _averaged(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> A
     width = max(1, min(most, ROOM // max(1, n * math.prod(batch))))
     if method.tol is not None:
         width = min(width, FIRST)
-    grouped = method.is_doubly_stochastic
-    size = _group_size(A, method) if grouped else 1
 
     def sample(i: Any, k: int) -> tuple[Array, Array, Any]:
         key = xp.fold_in(gen, i)
-        if grouped:
-            return _summed_terms(A, method, key, size, k, diagonal)
+        if method.is_doubly_stochastic:
+            return _summed_terms(A, method, key, k, diagonal)
         Z = _draw(A, key, method.distribution, k)
         Y, good, status = product(xp, A.__matmul__, Z)
         return samples(xp, Z, Y, diagonal), good, status
@@ -224,28 +227,16 @@ def _averaged(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> A
     return to_result_dtype(xp, value, A.dtype)
 
 
-def _group_size(A: LinearOperator, method: Hutchinson) -> int:
-    terms, size = count_terms(A), method.batch_size or 1
-    if size > terms:
-        raise ValueError(
-            f"Hutchinson: batch_size is {size} and A is a sum of {terms} terms; it must not "
-            "exceed them."
-        )
-    return size
-
-
 def _summed_terms(
-    A: Any, method: Any, key: Any, size: int, k: int, diagonal: bool
+    A: Any, method: Any, key: Any, k: int, diagonal: bool
 ) -> tuple[Array, Array, Any]:
     """One sample of the doubly stochastic estimator for each of k probes: Σ_i conj(z_i) * A_i
     z_i, each z_i drawn anew."""
     xp, worst = A.xp, 0
     total: Any = 0
     all_good: Any = True
-    for i, terms in enumerate(terms_of(A, size, k)):
-        own, shape = xp.fold_in(key, i), probe_shape(terms, k)
-        Z = draw(xp, own, method.distribution, shape, A.dtype, A._context.device)
-        Z = shared_out(A, terms, Z)
+    for i, terms in enumerate(terms_of(A, method.batch_size or 1, k)):
+        Z = terms.draw(A, xp.fold_in(key, i), method.distribution, k)
         Y, good, status = product(xp, terms.operator.__matmul__, Z)
         X = samples(xp, Z, Y, diagonal)
         if terms.axis is not None:
@@ -331,7 +322,7 @@ def _one_run(
         rest = lambda Z: outside(xp, Q, A @ (Z if diagonal else outside(xp, Q, Z)))
         Z = _draw(A, xp.fold_in(key, 1), "rademacher", count - 2 * columns)
         Y, good, worst = product(xp, rest, Z)
-        value, error = _summary(xp, samples(xp, Z, Y, diagonal))
+        value, error = mean_and_error(xp, samples(xp, Z, Y, diagonal))
         return value + inside, error, good, worse(xp, status, worst)
     W = _draw(A, key, "rademacher" if diagonal else "gaussian", columns)
     Y, good, status = product(xp, A.__matmul__, W)
@@ -350,12 +341,11 @@ def _one_run(
     return value, error, xp.logical_and(good, fine), worse(xp, status, worst)
 
 
-def _summary(xp: Any, X: Array) -> tuple[Array, Array]:
+def mean_and_error(xp: Any, X: Array) -> tuple[Array, Array]:
     """The mean of estimates along the last axis, and its standard error."""
-    k = X.shape[-1]
     mean = xp.mean(X, axis=-1)
     spread = xp.sum(xp.abs(X - mean[..., None]) ** 2, axis=-1)
-    return mean, xp.sqrt(spread / (k * (k - 1))) if k > 1 else spread + math.inf
+    return mean, standard_error(xp, X.shape[-1] + 0 * spread, spread)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -373,7 +363,7 @@ def report_estimate(
 
 def missed_tolerance(method: Any) -> str:
     """What is said where a tolerance was missed."""
-    return f"the confidence interval did not shrink to the tolerance {method.tol:g}; raise probes or tol"
+    return f"the confidence interval did not shrink to the tolerance, tol = {method.tol:g}; raise probes or tol"
 
 
 def computing_dtype(A: LinearOperator) -> Any:

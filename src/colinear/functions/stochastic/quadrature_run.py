@@ -11,7 +11,7 @@ import numpy as np
 
 from ...backends import Array, get, is_array, program
 from ...errors import MethodError
-from ...info import Info, recording, report
+from ...info import recording
 from ...methods import SLQ
 from ...methods.quadrature import (
     Runs,
@@ -25,12 +25,12 @@ from ...methods.quadrature import (
     traced_nodes_and_weights,
     with_node,
 )
-from ...methods.sampling import quantile
 from ...operators import LinearOperator
 from ...operators.autograd import linearised
-from ...status import Status, combine, first_failure
+from ...status import Status, first_failure
 from ..common import to_result_dtype
 from ..matrix_functions.spectra import Scalar
+from .estimators import mean_and_error, meets, report_estimate
 
 # The Lanczos runs of stochastic quadrature where values can be seen: as many steps as it takes,
 # looked at now and then on the host.
@@ -263,20 +263,15 @@ def traced_quadrature(
     """
     xp = A.xp
     m = method.max_iters or TRACED_STEPS
-    runs, length = start(xp, R, None if M is None else M.__matmul__)
-    runs, alpha, beta = advance(xp, A.__matmul__, None if M is None else M.__matmul__, runs, m)
+    runs, length = _begin(xp, M, R)
+    runs, alpha, beta = _advance(xp, m, A, M, runs)
     value, less, nodes, worst = traced_gauss(xp, alpha, beta, length, f, A.shape[-1], method)
     k = R.shape[-1]
-    mean = xp.mean(value, axis=-1)
-    rest = xp.abs(mean - xp.mean(less, axis=-1))
-    spread = xp.sum((value - mean[..., None]) ** 2, axis=-1)
-    error = xp.sqrt(spread / max(1, k * (k - 1)) + rest**2) if k > 1 else spread + math.inf
-    mean, met = mean + logarithm, True
-    if method.tol is not None:
-        size = method.tol * xp.abs(mean)
-        met = xp.all(quantile(method.confidence, max(1, k - 1)) * error <= size)
-    status = combine([first_failure(xp, (met, Status.MAX_ITERATIONS)), worst, runs.status])
-    report(Info(status, error=error, matvecs=m * k, iterations=m, method="SLQ"))
+    mean, error = mean_and_error(xp, value)
+    error = xp.sqrt(error**2 + (mean - xp.mean(less, axis=-1)) ** 2)
+    mean = mean + logarithm
+    met = meets(xp, method, mean, error, k)
+    report_estimate(xp, method, error, met, m * k, worst, runs.status, iterations=m)
     if slope is None:
         return to_result_dtype(xp, mean, A.dtype), R, R, 0 * length
     of = lambda nodes: slope(xp, _inside(xp, f, nodes))

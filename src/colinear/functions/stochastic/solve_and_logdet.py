@@ -67,7 +67,8 @@ def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = No
     if A.is_neutral and is_array(b):
         A = placed_beside(A, b)
     chosen = fitting("solve_and_logdet", method, Cholesky, SLQ)
-    is_free = isinstance(chosen, Auto) and _estimates(A, chosen)
+    # the determinant is out of reach: of the matrix as a whole, and by rules
+    is_free = isinstance(chosen, Auto) and needs_estimate(A, chosen) and slogdet.find(A).is_base
     if is_free or isinstance(chosen, SLQ):
         found = SLQ(tol=chosen.tol) if is_free else chosen
         cost = Cost(50.0 * found.most * A.flops, 48.0 * found.most * A.shape[-1])
@@ -97,11 +98,6 @@ def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = No
 
     why = "both from one factorisation: A has no structure"
     return Choice(both, name, why=why, like=like_both)
-
-
-def _estimates(A: LinearOperator, method: Any) -> bool:
-    """Whether the determinant is out of reach: of the matrix as a whole, and by rules."""
-    return needs_estimate(A, method) and slogdet.find(A).is_base
 
 
 solve_and_logdet = function(
