@@ -6,13 +6,14 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ... import autodiff, backends
-from ...backends import Array, eye_like, program
+from ... import autodiff
+from ...autodiff.krylov import Dual
+from ...backends import Array, eye_like, namespace_of, program
 from ...dispatch import Cost
 from ...errors import MethodError
 from ...factors.function import FunctionOf
@@ -22,15 +23,17 @@ from ...methods.basis import larger, plain
 from ...methods.krylov_function import function_times
 from ...operators import Dense, LinearOperator, Scaled
 from ...operators.autograd import linearised
+from ...operators.tree import pullback
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import FIRST_FAILURE, Status, combine, first_failure, known_status
+from ...status import FIRST_FAILURE, Status, combine, deliver, first_failure, known_status
 from .. import matrix_functions
 from ..common import ignore_float_errors, to_result_dtype
 from ..solve.inverse import LARGEST_DENSE
 from .krylov_derivatives import (
-    KrylovRuns,
+    along_program,
+    back_program,
     by_rows,
-    partitions,
+    part_of,
     perturbed,
     relative_change,
     ritz_values,
@@ -39,6 +42,7 @@ from .krylov_derivatives import (
 from .spectra import closed_over, refuse_derivative
 
 STEPS = 200  # the most of a run, unless told
+HALVINGS = 10  # of an exponent that is too large for one run
 MOVED = 0.125  # roundings of the largest Ritz value by which the others are wrong, as measured
 ZERO = 10  # roundings of the largest Ritz value up to which another is zero
 CUT = 16  # roundings of the largest entry up to which an eigenvalue is on the negative axis
@@ -60,8 +64,8 @@ def krylov_operator(A: LinearOperator, f: Any, method: Method) -> LinearOperator
     positive = hermitian and bool(A.properties & POSITIVE_SEMIDEFINITE)
     chosen = method if isinstance(method, Krylov) else Krylov(tol=method.tol)
     is_complex = A.is_complex or (f.principal and not positive)
-    evaluate = functools.partial(_evaluate, f, chosen, is_complex)
     becomes_complex, mirrored = is_complex and not A.is_complex, f.name != "apply" or hermitian
+    evaluate = KrylovFunction(f, chosen, is_complex)
     function = FunctionOf._of(A, evaluate, f.name, becomes_complex, mirrored)
     if not hermitian or (f.principal and not positive):
         return function
@@ -74,104 +78,173 @@ def cost(A: LinearOperator, method: Any) -> Cost:
     return Cost(steps * (A.flops + 4.0 * steps * n), 8.0 * steps * n)
 
 
-def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Array) -> Array:
-    """f(A) X, columns in groups for which there is room; reports how it went."""
-    xp = backends.namespace_of(X)
-    leaves = A.arrays()
-    if xp.is_compiling():
-        raise MethodError(
-            f"{f.name}: Krylov looks at values, which torch.compile hides. Call it outside of "
-            "what is compiled."
-        )
-    batch = A.batch_shape if X.ndim == 2 else X.shape[:-2]
-    dtype = xp.result_type(X.dtype, A.dtype)
-    out = xp.complex_dtype(dtype) if is_complex else dtype
-    if 0 in X.shape:
-        return xp.zeros((*batch, *X.shape[-2:]), dtype=out, device=xp.device_of(X))
-    X = xp.broadcast_to(X, (*batch, *X.shape[-2:]))
-    if xp.is_complex(X) and not A.is_complex:
-        # In real arithmetic Ritz values on a cut stay there. In complex arithmetic rounding would
-        # move each to a side of its own.
-        k = X.shape[-1]
-        Y = _evaluate(f, method, is_complex, A, xp.concat([xp.real(X), xp.imag(X)], axis=-1))
-        return Y[..., :k] + 1j * Y[..., k:]
-    runs, hidden = KrylovRuns(f, method), closed_over(f, A)
-    # else torch records the run itself
-    if hidden and (xp.name == "jax" or xp.is_differentiated(X, *leaves)):
-        X = X + xp.astype(refuse_derivative(A, hidden, "Krylov()"), X.dtype)
-    # under vmap: one after the other
-    if xp.name == "torch" and any(xp.is_traced(x) for x in (X, *leaves)):
-        return autodiff.krylov_product(runs, A, xp.astype(X, out), None)
-    held = xp.astype(xp.stop_gradient(X), dtype)
-    result, error, steps, status, parts = _product(xp, f, method, A.detach(), held)
-    tol, message = method.tolerance(xp, dtype), ""
-    if xp.is_complex(result) and not xp.is_complex(out):  # which is cut off
-        lost = xp.max(xp.abs(xp.imag(result))) > max(tol, LOST) * xp.max(xp.abs(result))
-        status = combine([status, first_failure(xp, (xp.logical_not(lost), Status.INACCURATE))])
-        message = COMPLEX if not xp.is_traced(lost) and bool(lost) else ""
-        result = xp.real(result)
-    iterations = steps // X.shape[-1] if isinstance(steps, int) else None
-    report(
-        Info(
-            known_status(xp, status),
-            error <= tol,
-            iterations,
-            matvecs=steps,
-            error=error,
-            method="Krylov",
-            message=message,
-        )
-    )
-    result = xp.astype(result, out)
-    if not xp.is_differentiated(X, *leaves):
-        return result
-    X, B = xp.astype(X, out), part_of(A, parts)
-    for _ in range(parts - 1):  # an exponential taken in parts is differentiated so
-        X = autodiff.krylov_product(runs, B, X, None)
-    return autodiff.krylov_product(runs, B, X, result)
+@dataclass(frozen=True)
+class KrylovFunction:
+    """f(A) X for a `Scalar` f, and the maps of `autodiff.krylov`, of which failures are warned of:
+    the answer itself is there already."""
 
+    f: Any
+    method: Krylov
+    is_complex: bool
 
-def _product(
-    xp: Any, f: Any, method: Krylov, A: LinearOperator, X: Array
-) -> tuple[Array, Array, Any, Any, int]:
-    """f(A) X, its estimated error, the products with A, the worst status, and in how many parts
-    an exponential was taken."""
-    m, width = _sizes(A, X, method)
-    tol = method.tolerance(xp, X.dtype)
-    groups, errors, steps, statuses, most = [], [], 0, [], 1
-    for i in range(0, X.shape[-1], width):
-        group, count = X[..., i : i + width], 0
-        # exp(A) X = exp(A/s) ... exp(A/s) X, with s doubled until one part converges
-        for parts in partitions(f, method):
-            run = program(xp.name, _program, f, replace(method, tol=tol / parts), m)
-            B = part_of(A, parts)
-            Y, error, more, status = run(B, group)
-            count = count + more
-            if not ran_out(xp, status) if parts == 1 else int(status) == Status.SUCCESS:
+    @property
+    def name(self) -> str:
+        return str(self.f.name)
+
+    def __call__(self, A: LinearOperator, X: Array) -> Array:
+        """f(A) X; reports how it went."""
+        xp, leaves = namespace_of(X), A.arrays()
+        if xp.is_compiling():
+            raise MethodError(
+                f"{self.name}: Krylov looks at values, which torch.compile hides. Call it outside "
+                "of what is compiled."
+            )
+        batch = A.batch_shape if X.ndim == 2 else X.shape[:-2]
+        dtype = xp.result_type(X.dtype, A.dtype)
+        out = xp.complex_dtype(dtype) if self.is_complex else dtype
+        X = xp.broadcast_to(X, (*batch, *X.shape[-2:]))
+        if 0 in X.shape:
+            return xp.astype(X, out)
+        if xp.is_complex(X) and not A.is_complex:
+            # In real arithmetic Ritz values on a cut stay there. In complex arithmetic rounding
+            # would move each to a side of its own.
+            k = X.shape[-1]
+            Y = self(A, xp.concat([xp.real(X), xp.imag(X)], axis=-1))
+            return Y[..., :k] + 1j * Y[..., k:]
+        hidden = closed_over(self.f, A)
+        # else torch records the run itself
+        if hidden and (xp.name == "jax" or xp.is_differentiated(X, *leaves)):
+            X = X + xp.astype(refuse_derivative(A, hidden, "Krylov()"), X.dtype)
+        # under vmap: one after the other
+        if xp.name == "torch" and any(xp.is_traced(x) for x in (X, *leaves)):
+            return autodiff.krylov_product(self, A, xp.astype(X, out), None)
+        held = xp.astype(xp.stop_gradient(X), dtype)
+        result, error, steps, status, parts = self.product(A.detach(), held)
+        tol, message = self.method.tolerance(xp, dtype), ""
+        if xp.is_complex(result) and not xp.is_complex(out):  # which is cut off
+            lost = xp.max(xp.abs(xp.imag(result))) > max(tol, LOST) * xp.max(xp.abs(result))
+            status = combine([status, first_failure(xp, (xp.logical_not(lost), Status.INACCURATE))])
+            message = COMPLEX if not xp.is_traced(lost) and bool(lost) else ""
+            result = xp.real(result)
+        iterations = steps // X.shape[-1] if isinstance(steps, int) else None
+        details: Any = {"method": "Krylov", "message": message}
+        status = known_status(xp, status)
+        report(Info(status, error <= tol, iterations, matvecs=steps, error=error, **details))
+        result = xp.astype(result, out)
+        if not xp.is_differentiated(X, *leaves):
+            return result
+        X, B = xp.astype(X, out), part_of(A, parts)
+        for _ in range(parts - 1):  # an exponential taken in parts is differentiated so
+            X = autodiff.krylov_product(self, B, X, None)
+        return autodiff.krylov_product(self, B, X, result)
+
+    def product(self, A: LinearOperator, X: Array) -> tuple[Array, Array, Any, Any, int]:
+        """f(A) X, its estimated error, the products with A, the worst status, and in how many parts
+        an exponential was taken."""
+        xp, m = namespace_of(X), min(A.shape[-1], self.method.max_iters or STEPS)
+        tol = self.method.tolerance(xp, X.dtype)
+        groups, errors, steps, statuses, most = [], [], 0, [], 1
+        for group in _groups(A, X, m):
+            count = 0
+            # exp(A) X = exp(A/s) ... exp(A/s) X, with s doubled until one part converges
+            for parts in self.partitions():
+                method = replace(self.method, tol=tol / parts)
+                run, B = program(xp.name, _program, self.f, method, m), part_of(A, parts)
+                Y, error, more, status = run(B, group)
+                count = count + more
+                if not ran_out(xp, status) if parts == 1 else int(status) == Status.SUCCESS:
+                    break
+            else:
+                parts = 1
+            # errors of parts add up; where they would shrink, that is on the safe side
+            for _ in range(parts - 1):
+                Y, rest, more, again = run(B, Y)
+                error, count, status = error + rest, count + more, combine([status, again])
+            most = max(most, parts)
+            groups.append(Y)
+            errors.append(error)
+            statuses.append(status)
+            steps = steps + count * group.shape[-1]
+        Y, error = xp.concat(groups, axis=-1), xp.concat(errors, axis=-1)
+        return Y, error, steps, combine(statuses), most
+
+    def partitions(self) -> list[int]:
+        """In how many parts an exponential may be taken, where the steps are too few for one."""
+        is_free = self.name == "exp" and self.method.max_iters is None
+        return [2**i for i in range(HALVINGS + 1 if is_free else 1)]
+
+    def times(self, A: LinearOperator, X: Array, transposed: bool = False) -> Array:
+        """f(A) X, or f(A^T) X."""
+        *found, _ = self.product(A.T if transposed else A, X)
+        return namespace_of(X).astype(self._reported(*found), X.dtype)
+
+    def along(self, A: LinearOperator, moved: tuple, X: Array, transposed: bool = False) -> Array:
+        """L(A, dA) X, or L(A^T, dA^T) X."""
+        xp, (m, columns), groups = namespace_of(X), self._columns(A, X), []
+        for (group,) in columns:
+            parts, run, found = self._run(along_program, (m, transposed), A, moved, group)
+            Y = self._reported(*found)
+            B = part_of(A.T if transposed else A, parts)
+            for _ in range(parts - 1):  # d(e^B e^B x) = e^B d(e^B x) + L(B, dB) e^B x
+                group = self.times(B, group)
+                Y = self.times(B, Y) + self._reported(*run(A, moved, group))
+            groups.append(Y)
+        return xp.astype(xp.concat(groups, axis=-1), X.dtype)
+
+    def back(self, A: LinearOperator, X: Array, G: Array) -> tuple[Array, ...]:
+        """What G, a cotangent of f(A) X, is for the leaves of A that move."""
+        xp, (m, columns), pulled = namespace_of(X), self._columns(A, X, G), []
+        for part, cotangent in columns:
+            parts, run, (W, V, *ended) = self._run(back_program, (m,), A, part, cotangent)
+            B, left = part_of(A, parts), [cotangent]
+            for _ in range(parts - 1):  # of y = e^B ... e^B x, each factor has its own x and g
+                left.append(xp.conj(self.times(B, xp.conj(left[-1]), transposed=True)))
+            for i, g in enumerate(reversed(left)):
+                if parts > 1:
+                    W, V, *ended = run(A, part, g)
+                    part = self.times(B, part) if i < parts - 1 else part
+                W = self._reported(W, *ended)
+                product = functools.partial(_part_times, parts, V, W.dtype)
+                pulled.append([x for x in pullback(A, product, W) if x is not None])
+        return tuple(functools.reduce(operator.add, each) for each in zip(*pulled, strict=True))
+
+    def _columns(self, A: LinearOperator, *blocks: Array) -> tuple[int, Any]:
+        """The most steps of a run for derivatives, which converge a little later, and the columns
+        of the blocks in groups: four bases are kept for each."""
+        if isinstance(A, Dual) and self.name == "apply":
+            raise NotImplementedError(
+                "apply: products by Krylov() have no second derivatives with respect to A, since "
+                "nothing is known of f but its values. "
+                "Use Eigh(), or exp, log, sqrt, isqrt or power."
+            )
+        m = min(A.shape[-1], self.method.max_iters or STEPS + STEPS // 2)
+        return m, zip(*(_groups(A, X, 4 * m) for X in blocks), strict=True)
+
+    def _run(self, f: Any, static: tuple, A: LinearOperator, *arrays: Any) -> tuple[int, Any, Any]:
+        """A run in as few parts as it takes: how many, the run as a program, and what it found."""
+        for parts in self.partitions():
+            run = program(A.xp.name, f, self, parts, *static)
+            found = run(A, *arrays)
+            if not ran_out(A.xp, found[-1]):
                 break
-        else:
-            parts = 1
-        # errors of parts add up; where they would shrink, that is on the safe side
-        for _ in range(parts - 1):
-            Y, rest, more, again = run(B, Y)
-            error, count, status = error + rest, count + more, combine([status, again])
-        most = max(most, parts)
-        groups.append(Y)
-        errors.append(error)
-        statuses.append(status)
-        steps = steps + count * group.shape[-1]
-    return xp.concat(groups, axis=-1), xp.concat(errors, axis=-1), steps, combine(statuses), most
+        return parts, run, found
+
+    def _reported(self, Y: Array, error: Array, steps: Any, status: Any) -> Array:
+        """Y, a product for a derivative, which warns if it failed."""
+        status = known_status(namespace_of(Y), status)
+        details: Any = {"method": "Krylov", "message": "This was a product for a derivative."}
+        info = Info(status, matvecs=steps, error=error, function=self.name, **details)
+        return deliver(info, "warn", Y)
 
 
-def part_of(A: LinearOperator, parts: int) -> LinearOperator:
-    """A / parts."""
-    return A if parts == 1 else (1 / parts) * A
+def _groups(A: LinearOperator, X: Array, vectors: int) -> list[Array]:
+    """The columns of X in groups for which there is room, with so many vectors for each."""
+    width = max(1, ROOM // (vectors * A.shape[-1] * math.prod(X.shape[:-2])))
+    return [X[..., i : i + width] for i in range(0, X.shape[-1], width)]
 
 
-def _sizes(A: LinearOperator, X: Array, method: Krylov) -> tuple[int, int]:
-    """The most steps of a run, and how many columns there is room for."""
-    m = min(A.shape[-1], method.max_iters or STEPS)
-    return m, max(1, ROOM // (m * A.shape[-1] * math.prod(X.shape[:-2])))
+def _part_times(parts: int, V: Array, dtype: Any, A: LinearOperator) -> Array:
+    return namespace_of(V).astype(part_of(A, parts) @ V, dtype)
 
 
 def ran_out(xp: Any, status: Any) -> bool:

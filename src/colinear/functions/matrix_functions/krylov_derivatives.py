@@ -4,143 +4,43 @@ the small matrices, and how it went."""
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from ... import backends
 from ...autodiff.functions import corner, divided_differences, times_inverse
-from ...autodiff.krylov import Dual
 from ...backends import (
     Array,
     adjoint,
     eye_like,
     hermitian,
     inner_products,
-    program,
     without_zeros,
 )
-from ...info import Info
 from ...methods import Krylov, roots
 from ...methods.krylov_derivatives import adjoint_factors, tangent_times
 from ...operators import LinearOperator
-from ...operators.tree import directional, pullback
+from ...operators.tree import directional
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import Status, deliver, first_failure, known_status
+from ...status import Status, first_failure
 from ..common import ignore_float_errors, is_half
 
 
-@dataclass(frozen=True)
-class KrylovRuns:
-    """The maps of `autodiff.krylov`, for a `Scalar` f. Failures are warned of: nobody else will,
-    as the answer itself is there."""
-
-    f: Any
-    method: Krylov
-
-    @property
-    def name(self) -> str:
-        return str(self.f.name)
-
-    def times(self, A: LinearOperator, X: Array, transposed: bool = False) -> Array:
-        """f(A) X, or f(A^T) X."""
-        xp = backends.namespace_of(X)
-        *found, _ = krylov._product(xp, self.f, self.method, A.T if transposed else A, X)
-        return xp.astype(self._reported(xp, *found), X.dtype)
-
-    def along(self, A: LinearOperator, moved: tuple, X: Array, transposed: bool = False) -> Array:
-        """L(A, dA) X, or L(A^T, dA^T) X."""
-        xp, groups = backends.namespace_of(X), []
-        for group in self._groups(xp, A, X):
-            parts, run, found = self._run(_along, (transposed,), A, moved, group)
-            Y = self._reported(xp, *found)
-            B = krylov.part_of(A.T if transposed else A, parts)
-            for _ in range(parts - 1):  # d(e^B e^B x) = e^B d(e^B x) + L(B, dB) e^B x
-                group = self.times(B, group)
-                Y = self.times(B, Y) + self._reported(xp, *run(A, moved, group))
-            groups.append(Y)
-        return xp.astype(xp.concat(groups, axis=-1), X.dtype)
-
-    def back(self, A: LinearOperator, X: Array, G: Array) -> tuple[Array, ...]:
-        """What G, a cotangent of f(A) X, is for the leaves of A that move."""
-        xp, pulled = backends.namespace_of(X), []
-        for part, cotangent in zip(self._groups(xp, A, X), self._groups(xp, A, G), strict=True):
-            parts, run, (W, V, *ended) = self._run(_back, (), A, part, cotangent)
-            B, left = krylov.part_of(A, parts), [cotangent]
-            for _ in range(parts - 1):  # of y = e^B ... e^B x, each factor has its own x and g
-                left.append(xp.conj(self.times(B, xp.conj(left[-1]), transposed=True)))
-            for i, g in enumerate(reversed(left)):
-                if parts > 1:
-                    W, V, *ended = run(A, part, g)
-                    part = self.times(B, part) if i < parts - 1 else part
-                W = self._reported(xp, W, *ended)
-                product = functools.partial(_product, xp, parts, V, W.dtype)
-                pulled.append([x for x in pullback(A, product, W) if x is not None])
-        return tuple(functools.reduce(operator.add, each) for each in zip(*pulled, strict=True))
-
-    def _run(self, f: Any, static: tuple, A: LinearOperator, *arrays: Any) -> tuple[int, Any, Any]:
-        """A run in as few parts as it takes: how many, the run as a program, and what it found."""
-        # derivatives converge a little later
-        m = min(A.shape[-1], self.method.max_iters or krylov.STEPS + krylov.STEPS // 2)
-        for parts in partitions(self.f, self.method):
-            run = program(A.xp.name, f, self, m, parts, *static)
-            found = run(A, *arrays)
-            if not krylov.ran_out(A.xp, found[-1]):
-                break
-        return parts, run, found
-
-    def _groups(self, xp: Any, A: LinearOperator, X: Array) -> list[Array]:
-        """Columns for which there is room: four bases are kept for each."""
-        if isinstance(A, Dual) and self.f.name == "apply":
-            raise NotImplementedError(
-                "apply: products by Krylov() have no second derivatives with respect to A, since "
-                "nothing is known of f but its values. "
-                "Use Eigh(), or exp, log, sqrt, isqrt or power."
-            )
-        width = max(1, krylov._sizes(A, X, self.method)[1] // 4)
-        return [X[..., i : i + width] for i in range(0, X.shape[-1], width)]
-
-    def _reported(self, xp: Any, Y: Array, error: Array, steps: Any, status: Any) -> Array:
-        """Y, a product for a derivative, which warns if it failed."""
-        info = Info(
-            known_status(xp, status),
-            matvecs=steps,
-            error=error,
-            method="Krylov",
-            function=self.f.name,
-            message="This was a product for a derivative.",
-        )
-        return deliver(info, "warn", Y)
+def part_of(A: LinearOperator, parts: int) -> LinearOperator:
+    """A / parts."""
+    return A if parts == 1 else (1 / parts) * A
 
 
-def _product(xp: Any, parts: int, V: Array, dtype: Any, A: LinearOperator) -> Array:
-    return xp.astype(krylov.part_of(A, parts) @ V, dtype)
-
-
-HALVINGS = 10  # of an exponent that is too large for one run
-
-
-def partitions(f: Any, method: Krylov) -> list[int]:
-    """In how many parts an exponential may be taken, where the steps are too few for one."""
-    is_free = f.name == "exp" and method.max_iters is None
-    return [2**i for i in range(HALVINGS + 1 if is_free else 1)]
-
-
-# --------------------------------------------------------------------------------------------------
-
-
-def _along(
+def along_program(
     xp: Any,
-    runs: KrylovRuns,
-    m: int,
+    runs: Any,
     parts: int,
+    m: int,
     transposed: bool,
     A: LinearOperator,
     moved: tuple,
     X: Array,
 ) -> Any:
-    side = lambda A: krylov.part_of(A.T if transposed else A, parts)
+    side = lambda A: part_of(A.T if transposed else A, parts)
     (start,), noise, (size,), tol = starts_of(xp, runs.method, X)
     multiply = by_rows(xp, side(A).__matmul__)
     move = by_rows(xp, lambda X: directional(A, lambda A: side(A) @ X, moved)[1])
@@ -150,10 +50,10 @@ def _along(
     return xp.matrix_transpose(found.X), found.error, found.steps, _status(xp, found)
 
 
-def _back(
-    xp: Any, runs: KrylovRuns, m: int, parts: int, A: LinearOperator, X: Array, G: Array
+def back_program(
+    xp: Any, runs: Any, parts: int, m: int, A: LinearOperator, X: Array, G: Array
 ) -> Any:
-    A = krylov.part_of(A, parts)
+    A = part_of(A, parts)
     (start, cotangent), noise, (size, other), tol = starts_of(xp, runs.method, X, G)
     multiply, back = by_rows(xp, A.__matmul__), by_rows(xp, A.H.__matmul__)
     given: Any = start, cotangent, size * other, noise, _corner(xp, runs.f, A, True)
@@ -291,7 +191,3 @@ def _of_matrix(xp: Any, f: Any, M: Array) -> Array:
     if isinstance(f.exponent, int):
         return roots.integer_power(xp, M, f.exponent)
     return xp.expm(f.exponent * roots.logarithm(xp, M))
-
-
-# Its products are differentiated here.
-from . import krylov

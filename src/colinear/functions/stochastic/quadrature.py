@@ -51,12 +51,8 @@ IDENTITY = Scalar("trace", lambda xp, x: x, principal=False)
 def function_inside(A: LinearOperator) -> Any:
     """The function f, a `Scalar`, if the operator is f(B) of a self-adjoint B known by products;
     else None."""
-    if (
-        isinstance(A, FunctionOf)
-        and isinstance(A.evaluate, functools.partial)
-        and A.A.properties & SELF_ADJOINT
-    ):
-        return A.evaluate.args[0]
+    if isinstance(A, FunctionOf) and A.A.properties & SELF_ADJOINT:
+        return getattr(A.evaluate, "f", None)
     return None
 
 
