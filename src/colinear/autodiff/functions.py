@@ -68,21 +68,14 @@ def spectral_function(
         W ∘ (M P) + W^T ∘ (P M),    W_ij = f[λ_i, λ_i, λ_j],    M taken there only: zero, but for its derivative.
     """
 
+    values, V = xp.stop_gradient(values), xp.stop_gradient(V)
     if not xp.is_differentiated(A):
-        held = xp.stop_gradient(values), xp.stop_gradient(V)
-        return _of_spectrum(xp, is_hermitian, f, A, *held)
+        return _over(xp, is_hermitian, V * f(values)[..., None, :], V)
     if not is_hermitian and V.shape[-1]:
-        bad = are_parallel(xp, xp.stop_gradient(V), DIGITS)
+        bad = are_parallel(xp, V, DIGITS)
         xp.warn_later(bad, PARALLEL, category=DerivativeWarning)
     g, hidden = hoist_number(xp, f, values)
     return _by_pairs(xp, g, hidden, A, values, V, is_hermitian, True, (2, 1, 2))
-
-
-def _of_spectrum(
-    xp: Any, is_hermitian: bool, f: Callable, A: Array, values: Array, V: Array
-) -> Array:
-    """V f(Λ) V^-1"""
-    return _over(xp, is_hermitian, V * f(values)[..., None, :], V)
 
 
 def _over(xp: Any, is_hermitian: bool, X: Array, V: Array) -> Array:
@@ -131,7 +124,9 @@ def _by_pairs(
     def attach(A: Array, values: Array, V: Array) -> tuple:
         return A, *known(xp, A, values, V)
 
-    of = functools.partial(_of_spectrum, xp, is_hermitian)
+    def of(f: Callable, A: Array, values: Array, V: Array) -> Array:
+        return _over(xp, is_hermitian, V * f(values)[..., None, :], V)
+
     arrays = A, xp.stop_gradient(values), xp.stop_gradient(V)
     return derive(xp, g, hidden, of, tangent, attach, arrays, ranks)
 

@@ -76,9 +76,9 @@ class Equation:
         return self.xp.linear_rule(self, (B,), constants, like)[0]
 
     def apply(self, x: tuple, constants: tuple) -> tuple:
-        return (
-            (self.solve(x[0], *constants),) if self.first is None else self.first(x[0], *constants)
-        )
+        if self.first is not None:
+            return self.first(x[0], *constants)
+        return (self.solve(x[0], *constants),)
 
     def again(self) -> Equation:
         return self if self.first is None else replace(self, first=None, aux=0)

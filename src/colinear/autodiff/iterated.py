@@ -78,22 +78,24 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
     equation = Equation(xp, *pair, pair, len(A.arrays()) + 2)
     judge = functools.partial(judge_pairs, xp, True)
 
-    def tangent(leaves: tuple, values: Array, V: Array, E: Array) -> tuple[Array, Array]:
+    def tangent(parameters: tuple, E: Array) -> tuple[Array, Array]:
+        *_, values, V = parameters
         P = inner_products(xp, V, E)
         inverse, same = inverse_gaps(xp, values)
-        W = outside(xp, V, equation(xp.matmul(V, P) - E, (*leaves, values, V)))
+        W = outside(xp, V, equation(xp.matmul(V, P) - E, parameters))
         parts = xp.real(xp.diagonal(P)), P * inverse, W
         unequal = functools.partial(differs, xp)
         moved, K, W = guarded(xp, once("eig"), parts, P, unequal, judge, same)
         return moved, xp.matmul(V, K) + W
 
-    def cotangent(leaves: tuple, values: Array, V: Array, g: Array, G: Array) -> Array:
+    def cotangent(parameters: tuple, g: Array, G: Array) -> Array:
+        *_, values, V = parameters
         inverse, same = inverse_gaps(xp, values)
         S = inner_products(xp, V, G)
         parts = g, S, G - xp.matmul(V, S)
         g, S, W = checked(xp, once("eig")[1], parts, judge, same)
         S = S * inverse + xp.make_diagonal(xp.astype(g, V.dtype))
-        W = outside(xp, V, equation(W, (*leaves, values, V)))
+        W = outside(xp, V, equation(W, parameters))
         return xp.matmul(V, S) - W
 
     return _attached(A, values, V, tangent, cotangent)
@@ -118,18 +120,18 @@ def _attached(
     tangent: Callable[..., tuple[Array, Array]],
     cotangent: Callable[..., Array],
 ) -> Any:
-    """Pairs as they are, with the derivatives `tangent(leaves, values, V, dA V)`, and the cotangent
-    of A V, `cotangent(leaves, values, V, g, G)`."""
+    """Pairs as they are, with the derivatives `tangent(parameters, dA V)`, and the cotangent of A V,
+    `cotangent(parameters, g, G)`, where the parameters are the leaves of A, the values and V."""
     xp = A.xp
 
     def push(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
         leaves, V = primals[:-2], output[1]
         E = directional(A.with_arrays(leaves), lambda A: A @ V, tangents[:-2])[1]
-        return tangent(leaves, *output, E)
+        return tangent((*leaves, *output), E)
 
     def pull(primals: tuple, output: tuple, cotangents: tuple) -> tuple:
         leaves, V = primals[:-2], output[1]
-        G = cotangent(leaves, *output, *cotangents)
+        G = cotangent((*leaves, *output), *cotangents)
         return *pullback(A.with_arrays(leaves), lambda A: A @ V, G), None, None
 
     same = lambda *given: tuple(x + 0 for x in given[-2:])
@@ -173,18 +175,18 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
         turn, G = cotangents
         return exceeds(xp, turn[..., None], largest(xp, G, 2), 2)
 
-    def tangent(leaves: tuple, values: Array, V: Array, E: Array) -> tuple[Array, Array]:
-        X = equation(xp.concat([-E, 0 * E[..., :1, :]], axis=-2), (*leaves, values, V))
+    def tangent(parameters: tuple, E: Array) -> tuple[Array, Array]:
+        X = equation(xp.concat([-E, 0 * E[..., :1, :]], axis=-2), parameters)
         moved, change = X[..., :n, :], X[..., n, :]
         turn = 0 * xp.real(change)  # of the phases, there for its cotangent
         turn, moved = guarded(xp, once("eig"), (turn, moved), E, nowhere(xp), judge)
-        return change, moved + 1j * V * turn[..., None, :]
+        return change, moved + 1j * parameters[-1] * turn[..., None, :]
 
-    def cotangent(leaves: tuple, values: Array, V: Array, g: Array, G: Array) -> Array:
-        turn = xp.imag(xp.vecdot(V, G, axis=-2))
+    def cotangent(parameters: tuple, g: Array, G: Array) -> Array:
+        turn = xp.imag(xp.vecdot(parameters[-1], G, axis=-2))
         _, G = checked(xp, once("eig")[1], (turn, G), judge)
         R = xp.concat([G, g[..., None, :]], axis=-2)
-        return -equation.adjoint()(R, (*leaves, values, V))[..., :n, :]
+        return -equation.adjoint()(R, parameters)[..., :n, :]
 
     return _attached(A, values, V, tangent, cotangent)
 

@@ -49,7 +49,7 @@ from ..common import (
 )
 from ..spectrum import eig, not_empty
 from ..spectrum.compositions import split_shift
-from ..spectrum.order import cycles, grid_of, is_periodic, mirrored, symbol
+from ..spectrum.order import cycles, grid_of, is_periodic, symbol
 from ..spectrum.rules import compressed, cycles_can_be_seen, rank_is_small, ranks, two_factors
 from . import apply, batched_identity, exp, isqrt, log, on_spectrum, power, real_if_real, sqrt
 from .spectra import (
@@ -178,7 +178,7 @@ def of_diagonal(A: Any, call: Call) -> LinearOperator:
     xp, f = A.xp, call.f
     d = xp.real(A.d) if A.properties & SELF_ADJOINT else A.d
     values = of_values(A, f, d, is_exact=True)
-    return Diagonal(values)._claim(claims_of(xp, f, values))
+    return claimed(A, f, values, Diagonal(values))
 
 
 @rules(ALL, SHIFT)
@@ -201,7 +201,7 @@ def of_zero(A: Any, call: Call) -> LinearOperator:
 def of_projection(A: Any, call: Call) -> LinearOperator:
     """f(P) = f(0) I + (f(1) - f(0)) P"""
     is_all = A.Q.shape[-1] == A.shape[-1]
-    values = at(A, call.f, 1.0 if is_all else 0.0, 1.0)
+    values = at(A, call.f, float(is_all), 1.0)
     return claimed(A, call.f, values, combined(A, values[0], values[1] - values[0]))
 
 
@@ -237,15 +237,12 @@ def of_circulant(A: Any, call: Call) -> LinearOperator:
 def _is_plainly_hermitian(A: Any) -> bool:
     """Whether the first column can be seen to be that of a self-adjoint circulant, as the base
     case looks at matrices."""
-    xp = A.xp
-    kernel = A.col if isinstance(A, Circulant) else A.kernel
     if not values_are_seen(A):
         return False
-    if isinstance(A, Circulant):
-        return bool(host_value(xp, xp.all(A.col == xp.conj(mirrored(xp, A.col, (-1,))))))
-    axes = tuple(range(-len(A.grid), 0))
-    centered = all(2 * o + 1 == kernel.shape[axis] for o, axis in zip(A.origin, axes, strict=True))
-    return centered and bool(host_value(xp, xp.all(kernel == xp.conj(xp.flip(kernel, axis=axes)))))
+    B, xp = A.H, A.xp
+    ((own,), (other,)) = A.arrays(), B.arrays()
+    is_centered = isinstance(A, Circulant) or A.origin == B.origin
+    return is_centered and bool(host_value(xp, xp.all(own == other)))
 
 
 @rules((exp, log, sqrt, isqrt, apply), Permutation, when=cycles_can_be_seen)
@@ -333,8 +330,8 @@ def _is_smooth(A: Any, term: Any, f: Scalar) -> bool:
 def _is_recorded(A: Any, term: Any) -> bool:
     """Whether derivatives are recorded of an operator with the term U U^H."""
     xp = A.xp
-    plain = term.V is None and term.core is None and not xp.is_compiling()
-    return plain and xp.is_differentiated(*A.arrays())
+    is_plain = term.V is None and term.core is None and not xp.is_compiling()
+    return is_plain and xp.is_differentiated(*A.arrays())
 
 
 def multiple_is_recorded(A: Any) -> bool:
