@@ -95,23 +95,15 @@ ISQRT = Scalar("isqrt", lambda xp, x: 1 / xp.sqrt(x), pole=True, nonnegative=Tru
 
 def power_of(p: Any) -> Scalar:
     whole = as_integer(p)
-    if whole is not None:
-        even = whole % 2 == 0
-        return Scalar(
-            "power",
-            lambda xp, x: x**whole,
-            principal=False,
-            pole=whole < 0,
-            nonnegative=even,
-            mirrored=True,
-            exponent=whole,
-        )
+    q = p if whole is None else whole
     return Scalar(
         "power",
-        lambda xp, x: x**p,
-        pole=p.real <= 0,
-        nonnegative=not isinstance(p, complex),
-        exponent=p,
+        lambda xp, x: x**q,
+        principal=whole is None,
+        pole=q.real <= 0 and q != 0,
+        nonnegative=not isinstance(p, complex) if whole is None else whole % 2 == 0,
+        mirrored=whole is not None,
+        exponent=q,
     )
 
 

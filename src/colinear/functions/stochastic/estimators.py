@@ -43,9 +43,11 @@ def _whole(
     f: Any,
     parts: Sequence[LinearOperator],
     method: Any,
-    combine_parts: Callable[[list[Array], list[Array]], tuple[Array, Array]],
+    combine_values: Callable[[list[Array]], Array],
+    combine_errors: Callable[[list[Array], list[Array]], Array],
 ) -> Array:
-    """f of a whole, `combine_parts(values, errors)` of its parts; reports its standard error.
+    """f of a whole, `combine_values(values)` of its parts; reports its standard error,
+    `combine_errors(values, errors)`.
 
     A tolerance is looked at again, since the parts may cancel.
     """
@@ -56,7 +58,7 @@ def _whole(
         infos.append(info)
         # what is known exactly tells no error
         errors.append(0 * xp.abs(value) if info.error is None else info.error)
-    value, error = combine_parts(values, errors)
+    value, error = combine_values(values), combine_errors(values, errors)
     met: Any = True
     if method.tol is not None:
         size, half = xp.abs(value), quantile(method.confidence, 1e9) * error
@@ -81,13 +83,15 @@ def added_estimates(
     f: Any, parts: Sequence[LinearOperator], method: Any, weights: Sequence[float]
 ) -> Array:
     """Σ_i w_i f(A_i), of variance Σ_i w_i^2 σ_i^2."""
-
-    def add_parts(values: list[Array], errors: list[Array]) -> tuple[Array, Array]:
-        variance = reduce(add, ((w * e) ** 2 for w, e in zip(weights, errors)))
-        value = reduce(add, (w * v for w, v in zip(weights, values)))
-        return value, parts[0].xp.sqrt(variance)
-
-    return _whole(f, parts, method, add_parts)
+    return _whole(
+        f,
+        parts,
+        method,
+        lambda values: reduce(add, (w * v for w, v in zip(weights, values))),
+        lambda _, errors: parts[0].xp.sqrt(
+            reduce(add, ((w * e) ** 2 for w, e in zip(weights, errors)))
+        ),
+    )
 
 
 def multiplied_estimates(
@@ -96,26 +100,25 @@ def multiplied_estimates(
     """∏_i f(A_i), of variance ∏ (v_i^2 + σ_i^2) - ∏ v_i^2 for independent factors."""
     xp = parts[0].xp
 
-    def multiply_parts(values: list[Array], errors: list[Array]) -> tuple[Array, Array]:
+    def combine_errors(values: list[Array], errors: list[Array]) -> Array:
         squares = [xp.abs(v) ** 2 for v in values]
         seconds = [s + e**2 for s, e in zip(squares, errors)]
         variance = reduce(multiply, seconds) - reduce(multiply, squares)
-        return reduce(multiply, values), xp.sqrt(xp.where(variance > 0, variance, 0))
+        return xp.sqrt(xp.where(variance > 0, variance, 0))
 
-    return _whole(f, parts, method, multiply_parts)
+    return _whole(f, parts, method, lambda values: reduce(multiply, values), combine_errors)
 
 
 def concatenated(
     f: Any, parts: Sequence[LinearOperator], method: Any, beside: Callable[..., Array]
 ) -> Array:
     """f(A_1), f(A_2), ... one after the other."""
-    real = parts[0].xp.real_dtype
+    xp = parts[0].xp
 
-    def put_beside(values: list[Array], errors: list[Array]) -> tuple[Array, Array]:
-        value = beside(values)
-        return value, beside(errors, real(value.dtype))
+    def combine_errors(values: list[Array], errors: list[Array]) -> Array:
+        return beside(errors, xp.real_dtype(xp.result_type(*(value.dtype for value in values))))
 
-    return _whole(f, parts, method, put_beside)
+    return _whole(f, parts, method, beside, combine_errors)
 
 
 def powers_of_estimates(

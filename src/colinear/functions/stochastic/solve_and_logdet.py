@@ -18,14 +18,14 @@ from ...methods import CG, SLQ, Auto, Cholesky, Method, fitting
 from ...methods.quadrature import Solved, cg_quadrature
 from ...methods.sampling import DEFAULT_PROBES, standard_error
 from ...operators import LinearOperator
-from ...operators.context import as_array, broadcast_batches
+from ...operators.context import broadcast_batches
 from ...operators.neutral import placed_beside
 from ...properties import SELF_ADJOINT
 from ...status import Status, combine
 from ..common import filled, ignore_float_errors, ones_beside, square_size, to_result_dtype
 from ..determinant import logdet, needs_estimate, slogdet
 from ..matrix_functions.spectra import LOG
-from ..solve import solve
+from ..solve import right_side, solve
 from ..solve.auto import iterated, iterates
 from ..solve.inverse import inv
 from .estimators import announce, computing_dtype, is_traced, meets, report_estimate
@@ -144,12 +144,8 @@ class Solution(LinearOperator):
 
 def fused(A: LinearOperator, b: Any, method: SLQ) -> tuple[Array, Array]:
     """x and log det A by one run; differentiable in A and b."""
-    b = as_array(b, "solve_and_logdet", xp=A.xp)
-    if b.shape[0 if b.ndim == 1 else -2] != A.shape[-1]:
-        raise ShapeError(
-            f"solve_and_logdet: A is {A.shape[-2]}x{A.shape[-1]} and b is {tuple(b.shape)}; it "
-            f"needs {A.shape[-1]} rows."
-        )
+    b = right_side("solve_and_logdet", A, b)
+    b = b.to_dense() if isinstance(b, LinearOperator) else b
     B = b[:, None] if b.ndim == 1 else b
     batch = broadcast_batches(A.batch_shape, B.shape[:-2])
     if batch != A.batch_shape:
