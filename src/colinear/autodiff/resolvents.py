@@ -54,7 +54,7 @@ def slogdet(
     Parameters
     ----------
     grid : Grid
-        Whether C is a sum; its f is not used.
+        Whether C is a sum; its f is the identity.
     values : sequence of arrays
         The eigenvalues of each factor, (*batch, n_i), all complex or all real.
     pairs : sequence
@@ -62,14 +62,14 @@ def slogdet(
         they belong to the values, both held fixed. None for one whose eigenvalues have derivatives
         of their own, such as those of a diagonal matrix.
     """
-    count, plain = len(values), Grid(lambda z: z, grid.is_sum)
+    count = len(values)
     by_matrix = [i for i, pair in enumerate(pairs) if pair is not None]
     values = [xp.stop_gradient(v) if i in by_matrix else v for i, v in enumerate(values)]
     matrices = [pair for pair in pairs if pair is not None]
     is_polynomial = determinants.is_polynomial()
 
     def of(*arrays: Array) -> tuple[Array, Array]:
-        z = plain.of(arrays[:count], *arrays[count : count + 2])
+        z = grid.of(arrays[:count], *arrays[count : count + 2])
         return slogdet_of_diagonal(xp, flat(xp, z, count))
 
     def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
@@ -80,13 +80,13 @@ def slogdet(
         blocks = [_blocks(xp, grid, values, i, M, *ab) for i, M in zip(by_matrix, A)]
         at, way = (tuple(values), *ab), (tuple(tangents[:count]), *tangents[count : count + 2])
         if is_polynomial:
-            size = without_zeros(xp, xp.abs(xp.stop_gradient(plain.of(*at))))
-            z = lambda x: xp.prod(flat(xp, plain.of(*x) / size, count), axis=-1)
+            size = without_zeros(xp, xp.abs(xp.stop_gradient(grid.of(*at))))
+            z = lambda x: xp.prod(flat(xp, grid.of(*x) / size, count), axis=-1)
             change = xp.jvp(z, at, way)[1]
             for own, dM in zip(blocks, moved, strict=True):
                 change = change + _change_of_product(xp, own, dM, output[1])
             return change, 0 * output[1]
-        z, dz = xp.jvp(lambda x: plain.of(*x), at, way)
+        z, dz = xp.jvp(lambda x: grid.of(*x), at, way)
         change = xp.sum(flat(xp, dz / z, count), axis=-1)
         for i, own, X, dM in zip(by_matrix, blocks, V, moved, strict=True):
             total = _sum_of_resolvents(xp, own, primals[i], X)

@@ -44,15 +44,13 @@ ROUNDINGS = 16
 NEGLIGIBLE = 0.5  # the power of eps, relative to the largest cotangent, below which one is rounding
 
 SEPARATE = (
-    "{}: values repeat, and the function that is differentiated depends on more than their sum "
-    "and their common space, or on the "
-    "phases of vectors: it has no derivative here, so NaN is given. Functions of the matrix have "
-    "one: apply(f, A), exp(A), trace, ..."
+    "{}: values repeat, and the function that is differentiated depends on more than their sum and "
+    "their common space, or on the phases of vectors: it has no derivative here, so NaN is given. "
+    "Functions of the matrix have one: apply(f, A), exp(A), trace, ..."
 )
 FORWARD = (
-    "{}: values repeat. Their tangents are right in sums over all that are equal, and those of "
-    "the vectors in projectors onto their "
-    "common space; one by one they depend on the basis."
+    "{}: values repeat. Their tangents are right in sums over all that are equal, and those of the "
+    "vectors in projectors onto their common space; one by one they depend on the basis."
 )
 TWICE = (
     "{}: values repeat. They and their vectors have no second derivatives there{}. Functions of "
@@ -61,8 +59,7 @@ TWICE = (
 )
 PARALLEL = (
     "{}: A is defective, or close to it: some eigenvectors are almost parallel, so derivatives of "
-    "eigenvalues and eigenvectors are "
-    "inaccurate, or do not exist."
+    "eigenvalues and eigenvectors are inaccurate, or do not exist."
 )
 
 
@@ -400,10 +397,9 @@ def _svd_tangent(
 
 
 DEPENDENT = (
-    "qr: columns are dependent, or zero, so that A = Q R is not unique: what depends on more of "
-    "it than their product has no derivative "
-    "here, and NaN is given. Functions of the matrix have one: inv(A), exp(A), apply(f, A), "
-    "norm(A), ..."
+    "qr: columns are dependent, or zero, so that A = Q R is not unique: what depends on more of it "
+    "than their product has no derivative here, and NaN is given. Functions of the matrix have "
+    "one: inv(A), exp(A), apply(f, A), norm(A), ..."
 )
 
 

@@ -378,9 +378,8 @@ def announce(function: str, A: LinearOperator, name: str) -> None:
     """Warn that `Auto` estimates, for want of an affordable exact answer."""
     warnings.warn(
         f"{function}: an exact answer for this {A.shape[-2]}x{A.shape[-1]} operator is out of "
-        f"reach, so it is an estimate by {name}(): "
-        "info=True gives its standard error. Name a method, or use Auto(exact=True), to have it "
-        "otherwise.",
+        f"reach, so it is an estimate by {name}(): info=True gives its standard error. Name a "
+        "method, or use Auto(exact=True), to have it otherwise.",
         ApproximationWarning,
         stacklevel=users_level(),
     )

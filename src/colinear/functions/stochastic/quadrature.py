@@ -77,8 +77,7 @@ def logarithm_by_quadrature(A: LinearOperator, method: SLQ) -> Array:
     if not A.properties & SELF_ADJOINT:
         raise MethodError(
             "slogdet: SLQ is for positive definite A, which this is not known to be. Say PSD(A), "
-            "use logdet(A.H @ A, SLQ()) / 2 for "
-            "log|det A| of any other, or LU()."
+            "use logdet(A.H @ A, SLQ()) / 2 for log|det A| of any other, or LU()."
         )
     return run(A, method, LOG)
 
@@ -102,7 +101,7 @@ def _run(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
         report(Info(error=filled(A, 0.0, *batch), matvecs=0, method="SLQ"))
         return filled(A, 0.0, *batch)
     leaves = A.arrays()
-    is_recorded = xp.name != "numpy" and xp.is_differentiated(*leaves)
+    is_recorded = xp.is_differentiated(*leaves)
     if f is LOG and method.quadrature == "gauss" and (traced or is_recorded):
         from .solve_and_logdet import differentiable_logdet
 
@@ -134,7 +133,8 @@ def _mean(
         width = min(width, FEWEST * 2)
     real = xp.real_dtype(computing_dtype(A))
     array = functools.partial(xp.asarray, dtype=real, device=A._context.device)
-    known, rest, runs, kept = on_host(xp, logarithm), np.zeros(batch), [], []
+    zero = np.zeros(batch)
+    known, rest, runs, kept = on_host(xp, logarithm), zero, [], []
 
     def sample(block: int, k: int) -> tuple[Any, Any, int]:
         nonlocal rest
@@ -150,7 +150,7 @@ def _mean(
         state, met = averaged(
             HOST,
             sample,
-            Mean(np.zeros(batch), np.zeros(batch), np.zeros(batch), 0, 0, 0),
+            Mean(zero, zero, zero, 0, 0, 0),
             most=most,
             width=width,
             event=0,

@@ -4,6 +4,7 @@ and within conjugate gradients."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -71,7 +72,8 @@ def quadrature(
     With `slope`, that is f', also until f'(A) z has: that takes about twice as many.
     """
     xp, limit, eps = A.xp, method.max_iters or STEPS, A.xp.eps(R.dtype)
-    of = partial(_of_user, xp, f) if f.name == "apply" else partial(f.of, HOST)
+    if f.name == "apply":
+        f = replace(f, of=partial(_of_user, xp, f))
     runs, length = program(xp.name, _begin)(M, R)
     length = on_host(xp, length)
     alphas: list[Any] = []
@@ -89,7 +91,7 @@ def quadrature(
             continue
         look = max(j + LOOK, int(GROWTH * j))
         a, b = np.concatenate(alphas), np.concatenate(betas)
-        values, _, worst = gauss(HOST, a, b, length, f, of, A.shape[-1], eps, method)
+        values, _, worst = gauss(HOST, a, b, length, f, A.shape[-1], eps, method)
         status = max(status, Status(int(runs.status)), worst)
         if slope is not None:
             column = _column(xp, a, b, f, slope)
@@ -128,8 +130,8 @@ def _column(xp: Any, a: Any, b: Any, f: Scalar, slope: Any) -> Any:
     return first_column(_decoupled(HOST, a, b).reshape(flat), b.reshape(flat), of).reshape(a.shape)
 
 
-def _of_user(xp: Any, f: Scalar, nodes: Any) -> Any:
-    """A user's function is one of the arrays of his framework."""
+def _of_user(xp: Any, f: Scalar, _: Any, nodes: Any) -> Any:
+    """A user's function on the host: it takes the arrays of its own framework."""
     found = np.asarray(xp.to_numpy(f.of(xp, xp.asarray(nodes, dtype=xp.default_float()))))
     if np.iscomplexobj(found):
         raise MethodError(
@@ -166,7 +168,6 @@ def gauss(
     beta: Array,
     length: Array,
     f: Scalar,
-    of: Any,
     n: int,
     eps: float,
     method: SLQ | None = None,
@@ -181,8 +182,7 @@ def gauss(
     alpha, beta : arrays, (steps, *runs)
     length : array, (*runs)
         |z|^2
-    f, of
-        The function, and how it is evaluated at nodes.
+    f : Scalar
     n, eps
         The size of A, and the rounding of its products.
     method : SLQ, optional
@@ -204,7 +204,7 @@ def gauss(
         is_positive = least >= -floor * math.sqrt(n)
         good, positive = xp.logical_and(good, is_positive), xp.all(is_positive)
         regular = xp.all(least > floor) if f.pole else True
-    numbers = of(_inside(xp, f, nodes, 1 if f.pole else 0))
+    numbers = f.of(xp, _inside(xp, f, nodes, int(f.pole)))
     values = length * xp.sum(xp.where(weights > 0, weights * numbers, 0), axis=-1)
     values = xp.where(good, values, math.nan)
     status = first_failure(
@@ -287,7 +287,7 @@ def traced_gauss(
     the worst status."""
     values, nodes, m = [], None, len(alpha)
     for j in (max(1, 3 * m // 4), m):
-        given = alpha[:j], beta[:j], length, f, partial(f.of, xp), n, xp.eps(alpha.dtype)
+        given = alpha[:j], beta[:j], length, f, n, xp.eps(alpha.dtype)
         value, nodes, status = gauss(xp, *given, method, nodes)
         values.append(value)
     return values[1], values[0], nodes, status

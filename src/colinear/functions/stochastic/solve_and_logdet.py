@@ -4,7 +4,7 @@ with random vectors beside b."""
 from __future__ import annotations
 
 import math
-from functools import partial, reduce
+from functools import reduce
 from typing import Any, NamedTuple
 
 from ...autodiff.implicit import equation
@@ -311,5 +311,5 @@ def _quadratic_forms(xp: Any, solved: Solved, count: int, traced: bool) -> tuple
         return value, xp.mean(value - less, axis=-1)
     j = max(1, min(int(solved.steps), alpha.shape[0]))
     a, b, lengths = on_host(xp, alpha)[:j], on_host(xp, beta)[:j], on_host(xp, length)
-    values, *_ = gauss(HOST, a, b, lengths, LOG, partial(LOG.of, HOST), n, xp.eps(length.dtype))
+    values, *_ = gauss(HOST, a, b, lengths, LOG, n, xp.eps(length.dtype))
     return xp.asarray(values, dtype=length.dtype, device=xp.device_of(length)), 0.0

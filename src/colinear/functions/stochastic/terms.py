@@ -59,8 +59,7 @@ def count_terms(A: LinearOperator) -> int:
     if count < 2 and not isinstance(A, (Sum, BatchSum, Product, LowRank)):
         raise MethodError(
             "Hutchinson: random vectors for each term need a sum (Sum, BatchSum, LowRank or a "
-            f"product), and A is {type(A).__name__}. "
-            "Leave out per_term and batch_size."
+            f"product), and A is {type(A).__name__}. Leave out per_term and batch_size."
         )
     return count
 
