@@ -210,3 +210,18 @@ def test_operators_too_large_to_be_formed_have_gradients(monkeypatch: pytest.Mon
     values, Q = np.linalg.eigh(start("definite"))
     right = -(Q @ (values * np.exp(-0.3 * values) * (Q.T @ B[:, 0]))).sum()
     np.testing.assert_allclose(float(t.grad), right, rtol=1e-6)
+
+
+def test_forward_mode_of_jax_follows_b_alone() -> None:
+    A = co.PSD(co.opaque(co.Dense(jnp.asarray(start("definite")))))
+    f = jax.vmap(lambda b: co.exp(A, TIGHT) @ b)
+    moved = jax.jvp(f, (jnp.asarray(B.T),), (jnp.asarray(DB.T),))[1]
+    values, Q = np.linalg.eigh(start("definite"))
+    np.testing.assert_allclose(moved.T, Q @ (np.exp(values)[:, None] * (Q.T @ DB)), rtol=1e-8)
+
+
+def test_third_derivatives_are_refused() -> None:
+    f = phi(backends.get("torch"), "exp", "definite")
+    with pytest.raises(NotImplementedError, match="no third ones"):
+        third = torch.func.grad(torch.func.grad(torch.func.grad(f)))
+        third(torch.tensor(0.0, dtype=torch.float64))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -139,25 +139,24 @@ def _adjugate(xp: Any, A: Array, m: Array, l: Array) -> Array:
 
 
 def _adjugate_of_singular(xp: Any, A: Array) -> Array:
+    def with_core(A: Array, core: Callable[..., Array]) -> Array:
+        """det(U V^H) V G U^H, with G = `core(U, s, V)`."""
+        U, s, Vh = xp.svd(A)
+        V, c = adjoint(xp, Vh), det(xp, xp.matmul(U, Vh))
+        G = xp.matmul(core(U, s, V), adjoint(xp, U))
+        return c[..., None, None] * xp.matmul(V, G)
+
     def of(A: Array) -> Array:
-        c, U, s, V = _singular_vectors(xp, A)
-        products = xp.prod(_without(xp, s), axis=-1)  # ∏_(k≠i) s_k, without a division
-        return _between(xp, c, V, xp.make_diagonal(xp.astype(products, A.dtype)), U)
+        # ∏_(k≠i) s_k, without a division
+        products = lambda s: xp.astype(xp.prod(_without(xp, s), axis=-1), A.dtype)
+        return with_core(A, lambda U, s, V: xp.make_diagonal(products(s)))
 
     def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
-        c, U, s, V = _singular_vectors(xp, primals[0])
-        return _between(
-            xp, c, V, _change(xp, s, inner_products(xp, U, xp.matmul(tangents[0], V))), U
-        )
+        inside = lambda U, V: inner_products(xp, U, xp.matmul(tangents[0], V))
+        return with_core(primals[0], lambda U, s, V: _change(xp, s, inside(U, V)))
 
     found: Array = xp.custom_derivative(of, tangent, ranks=(2,))(A)
     return found
-
-
-def _singular_vectors(xp: Any, A: Array) -> tuple[Array, Array, Array, Array]:
-    """det(U V^H), U, s and V."""
-    U, s, Vh = xp.svd(A)
-    return det(xp, xp.matmul(U, Vh)), U, s, adjoint(xp, Vh)
 
 
 def _change(xp: Any, s: Array, F: Array) -> Array:
@@ -180,11 +179,6 @@ def _without(xp: Any, s: Array) -> Array:
     """A matrix with s in each row, but for ones on the diagonal."""
     I = eye_like(xp, s)
     return xp.where(I > 0, I, s[..., None, :])
-
-
-def _between(xp: Any, c: Array, U: Array, G: Array, V: Array) -> Array:
-    """c U G V^H"""
-    return c[..., None, None] * xp.matmul(U, xp.matmul(G, adjoint(xp, V)))
 
 
 def slogdet_of_diagonal(xp: Any, d: Array, sign: Array | int = 1) -> tuple[Array, Array]:

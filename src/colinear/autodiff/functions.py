@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from ..backends import Array, adjoint, eye_like, hermitian, inner_products, positive_or_one, program
 from ..errors import DerivativeWarning, ShapeError
 from ..methods import roots
+from ..operators.tree import push_floats
 from .implicit import Equation, of_matrix
 from .spectral import (
     DEPENDENT,
@@ -66,24 +68,49 @@ def spectral_function(
         W ∘ (M P) + W^T ∘ (P M),    W_ij = f[λ_i, λ_i, λ_j],    M taken there only: zero, but for its derivative.
     """
 
+    values, V = xp.stop_gradient(values), xp.stop_gradient(V)
+    if not xp.is_differentiated(A):
+        return _over(xp, is_hermitian, V * f(values)[..., None, :], V)
+    if not is_hermitian and V.shape[-1]:
+        bad = are_parallel(xp, V, DIGITS)
+        xp.warn_later(bad, PARALLEL, category=DerivativeWarning)
+    g, hidden = hoist_number(xp, f, values)
+    return _by_pairs(xp, g, hidden, A, values, V, is_hermitian, True, (2, 1, 2))
+
+
+def _over(xp: Any, is_hermitian: bool, X: Array, V: Array) -> Array:
+    """X V^-1"""
+    return xp.matmul(X, adjoint(xp, V)) if is_hermitian else times_inverse(xp, X, V)
+
+
+def _by_pairs(
+    xp: Any,
+    g: Callable,
+    hidden: tuple,
+    A: Array,
+    values: Array,
+    V: Array,
+    is_hermitian: bool,
+    has_clusters: bool,
+    ranks: tuple,
+) -> Array:
+    """f(A) for f(x) = g(x, *hidden), with the derivatives above; without `has_clusters` second ones
+    are NaN, with a warning, where eigenvalues repeat."""
     known = eigh_known if is_hermitian else eig_known
-
-    def over(X: Array, V: Array) -> Array:
-        """X V^-1"""
-        return xp.matmul(X, adjoint(xp, V)) if is_hermitian else times_inverse(xp, X, V)
-
-    def of(f: Callable, A: Array, values: Array, V: Array) -> Array:
-        return over(V * f(values)[..., None, :], V)
 
     def tangent(f: Callable, primals: tuple, tangents: tuple, output: Array) -> Array:
         A, values, V = primals
-        M, W = inside(f, A, values, V)
-        values, V = known(xp, A, values, V, False)
-        D = divided_differences(xp, f, values[..., :, None], values[..., None, :])
         dA = xp.astype(tangents[0], V.dtype)
-        P = in_vectors(xp, V, hermitian(xp, dA) if is_hermitian else dA, is_hermitian)
-        T = D * P + W * xp.matmul(M, P) + xp.matrix_transpose(W) * xp.matmul(P, M)
-        return over(xp.matmul(V, T), V)
+        dA = hermitian(xp, dA) if is_hermitian else dA
+        held, options = (values, V), {"guard": False} if has_clusters else {}
+        values, V = known(xp, A, values, V, **options)
+        D = divided_differences(xp, f, values[..., :, None], values[..., None, :])
+        P = in_vectors(xp, V, dA, is_hermitian)
+        T = D * P
+        if has_clusters:
+            M, W = inside(f, A, *held)
+            T = T + W * xp.matmul(M, P) + xp.matrix_transpose(W) * xp.matmul(P, M)
+        return _over(xp, is_hermitian, xp.matmul(V, T), V)
 
     def inside(f: Callable, A: Array, values: Array, V: Array) -> tuple[Array, Array]:
         """M and W, for what is between different vectors of one eigenvalue."""
@@ -94,16 +121,14 @@ def spectral_function(
         slope = xp.jvp(lambda a: divided_differences(xp, f, a, b), a, 1 + 0 * a)[1]
         return change(xp, M), xp.stop_gradient(slope)
 
-    held = xp.stop_gradient(values), xp.stop_gradient(V)
-    if not xp.is_differentiated(A):
-        return of(f, A, *held)
-    if not is_hermitian and V.shape[-1]:
-        xp.warn_later(are_parallel(xp, held[1], DIGITS), PARALLEL, category=DerivativeWarning)
-
     def attach(A: Array, values: Array, V: Array) -> tuple:
         return A, *known(xp, A, values, V)
 
-    return derive(xp, f, of, tangent, attach, (A, *held), (2, 1, 2), held[0])
+    def of(f: Callable, A: Array, values: Array, V: Array) -> Array:
+        return _over(xp, is_hermitian, V * f(values)[..., None, :], V)
+
+    arrays = A, xp.stop_gradient(values), xp.stop_gradient(V)
+    return derive(xp, g, hidden, of, tangent, attach, arrays, ranks)
 
 
 PARALLEL = (
@@ -124,29 +149,13 @@ def spectral_difference(
     differences of h, and along dc it is ∂h/∂c on the spectrum.
     """
 
-    def h(f: Callable, x: Array, c: Array) -> Array:
+    g, hidden = hoist_number(xp, f, values)
+
+    def h(x: Array, c: Array, *hidden: Array) -> Array:
         c = c[(..., *(None,) * (x.ndim - c.ndim))]
-        return divided_differences(xp, f, c + x, c + 0 * x)
+        return divided_differences(xp, bind(g, hidden), c + x, c + 0 * x)
 
-    def of(f: Callable, M: Array, c: Array, values: Array, Z: Array) -> Array:
-        return xp.matmul(Z * h(f, values, c)[..., None, :], adjoint(xp, Z))
-
-    def tangent(f: Callable, primals: tuple, tangents: tuple, output: Array) -> Array:
-        (M, c, values, Z), (dM, dc, *_) = primals, tangents
-        values, Z = eigh_known(xp, M, values, Z)
-        P = in_vectors(xp, Z, hermitian(xp, dM), True)
-        D = divided_differences(
-            xp, lambda x: h(f, x, c), values[..., :, None], values[..., None, :]
-        )
-        slope = xp.jvp(lambda c: h(f, values, c), c, dc)[1]
-        return xp.matmul(Z, xp.matmul(D * P + xp.make_diagonal(slope), adjoint(xp, Z)))
-
-    held = xp.stop_gradient(values), xp.stop_gradient(Z)
-
-    def attach(M: Array, c: Array, values: Array, Z: Array) -> tuple:
-        return M, c, *eigh_known(xp, M, values, Z)
-
-    return derive(xp, f, of, tangent, attach, (M, c, *held), (2, 0, 1, 2), held[0])
+    return _by_pairs(xp, h, (c, *hidden), M, values, Z, True, False, (2, 1, 2, 0))
 
 
 def times_inverse(xp: Any, X: Array, V: Array) -> Array:
@@ -203,36 +212,33 @@ def _mean_slope(xp: Any, f: Callable[[Array], Array], a: Array, b: Array, rule: 
 
 def derive(
     xp: Any,
-    f: Callable,
+    g: Callable,
+    hidden: tuple,
     of: Callable,
     tangent: Callable,
     attach: Callable,
     arrays: tuple,
     ranks: tuple,
-    z: Array,
 ) -> Array:
-    """F = `of(f, *arrays)`, linear in f, with its derivatives, also with respect to the arrays that
-    f closes over.
+    """F = `of(f, *arrays)`, linear in f(z) = g(z, *hidden), with its derivatives, also with respect
+    to these hidden arrays.
 
-    For F(f, x) and f(z) = g(z, h), with h what f closes over, F is linear in f, so that
+    For F(f, x) and f(z) = g(z, h), F is linear in f, so that
         dF = (the derivative of F(f, .) along dx) + F(∂g/∂h dh, x),
     of which the second term is differentiated again through the eigenpairs among x.
 
     Parameters
     ----------
-    f : callable
-        Maps arrays of numbers entry by entry.
+    g, hidden : callable, tuple of arrays
+        As `hoist_number` gives them: f maps arrays of numbers entry by entry.
     tangent : callable
         `tangent(f, primals, tangents, F)` is the derivative of F with respect to the arrays.
     attach : callable
         `attach(*arrays)` are the arrays, with eigenpairs that depend on their matrices.
     ranks : tuple of int
-        The ranks of the arrays without batch dimensions.
-    z : array
-        Numbers that f is given: one of them shows what f closes over.
+        The ranks without batch dimensions of the arrays, and of those hidden ones that have one.
     """
-    count, (g, hidden) = len(arrays), hoist_number(xp, f, z)
-    places = [i for i, part in enumerate(hidden) if xp.is_floating(part)]
+    count = len(arrays)
 
     def whole(*primals: Array) -> Any:
         return of(bind(g, primals[count:]), *primals[:count])
@@ -240,22 +246,17 @@ def derive(
     def push(primals: tuple, tangents: tuple, output: Array) -> Array:
         x, h = primals[:count], primals[count:]
         moved: Array = tangent(bind(g, h), x, tangents[:count], output)
-        if not places:
+        if not any(map(xp.is_floating, h)):
             return moved
-        some, dsome = tuple(h[i] for i in places), tuple(tangents[count + i] for i in places)
 
         def slope(z: Array) -> Any:  # ∂g/∂h dh
-            def at(some: tuple) -> Any:
-                changed = dict(zip(places, some, strict=True))
-                return g(z, *(changed.get(i, part) for i, part in enumerate(h)))
-
-            return xp.jvp(at, some, dsome)[1]
+            return push_floats(xp, functools.partial(g, z), h, tangents[count:])[1]
 
         return moved + of(slope, *attach(*x))
 
-    found: Array = xp.custom_derivative(whole, jvp=push, ranks=None if hidden else ranks)(
-        *arrays, *hidden
-    )
+    given = *arrays, *hidden
+    are_known = len(ranks) == len(given)
+    found: Array = xp.custom_derivative(whole, jvp=push, ranks=ranks if are_known else None)(*given)
     return found
 
 
@@ -326,7 +327,7 @@ def _inverted(
         return lambda E, *constants: adjoint(xp, g(adjoint(xp, E), *constants))
 
     def solve(R: Array, X: Array, A: Array) -> Array:
-        return _corner(xp, f, A, R)
+        return corner(xp, f, A, R, A)
 
     equation = Equation(xp, slope, solve, (flipped(slope), flipped(solve)), 2)
 
@@ -339,14 +340,15 @@ def _inverted(
     return xp.custom_derivative(lambda A, X: X + 0, jvp=tangent, vjp=cotangent)(A, X)
 
 
-def _corner(xp: Any, f: Callable[[Array], Array], A: Array, E: Array) -> Array:
-    """The upper right block of f([A E; 0 A]), the derivative of f at A along E. E is scaled,
-    lest it steer the iteration."""
-    n = A.shape[-1]
-    size = xp.max(xp.abs(E), axis=(-2, -1), keepdims=True)
-    scale = positive_or_one(xp, size) / xp.max(xp.abs(A), axis=(-2, -1), keepdims=True)
-    A = xp.broadcast_to(A, E.shape)
-    upper, lower = xp.concat([A, E / scale], axis=-1), xp.concat([0 * A, A], axis=-1)
+def corner(xp: Any, f: Callable[[Array], Array], S: Array, C: Array, T: Array) -> Array:
+    """The upper right block of f([S C; 0 T]); for S = T it is the derivative of f at S along C. C
+    is given the size of S: a larger one would steer the iteration."""
+    n = S.shape[-1]
+    sizes = (xp.max(xp.abs(B), axis=(-2, -1), keepdims=True) for B in (C, S))
+    size, own = (positive_or_one(xp, size) for size in sizes)
+    scale = size / own
+    S, T = xp.broadcast_to(S, C.shape), xp.broadcast_to(T, C.shape)
+    upper, lower = xp.concat([S, C / scale], axis=-1), xp.concat([0 * S, T], axis=-1)
     return scale * f(xp.concat([upper, lower], axis=-2))[..., :n, n:]
 
 

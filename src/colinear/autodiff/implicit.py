@@ -76,12 +76,12 @@ class Equation:
         return self.xp.linear_rule(self, (B,), constants, like)[0]
 
     def apply(self, x: tuple, constants: tuple) -> tuple:
-        return (
-            (self.solve(x[0], *constants),) if self.first is None else self.first(x[0], *constants)
-        )
+        if self.first is not None:
+            return self.first(x[0], *constants)
+        return (self.solve(x[0], *constants),)
 
     def again(self) -> Equation:
-        return replace(self, first=None, aux=0)
+        return self if self.first is None else replace(self, first=None, aux=0)
 
     def adjoint(self) -> Equation:
         pair, flipped = (self.multiply, self.solve), not self.flipped
@@ -195,6 +195,9 @@ class LinearMap:
 
     def apply(self, x: tuple, constants: tuple) -> tuple:
         return self.forward(x, *constants)
+
+    def again(self) -> LinearMap:
+        return self
 
     def adjoint(self) -> LinearMap:
         return replace(self, forward=self.backward, backward=self.forward)

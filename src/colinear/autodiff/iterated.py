@@ -16,7 +16,7 @@ from typing import Any
 from ..backends import Array, inner_products, namespace_of
 from ..info import Info
 from ..methods import GMRES, MINRES
-from ..methods.iterate import Outcome, Products, described
+from ..methods.iterate import Products, described
 from ..methods.loop import NO_MONITOR
 from ..methods.sampling import outside
 from ..operators import Block, LinearOperator, Zero
@@ -39,11 +39,19 @@ ACCURACY = 0.75  # the power of eps to which the systems of a derivative are sol
 LIMIT = 20  # times n: iterations
 
 
-def _reported(xp: Any, outcome: Outcome, method: Any) -> Array:
-    """The solution, which warns if it is none."""
-    info: Info = described(xp, outcome, method, NO_MONITOR, False)
-    message = f"This was a solve for a derivative of eigenvectors. {info.message}".rstrip()
-    return deliver(info.replace(message=message), "warn", outcome.X)
+def _solver(xp: Any, method: Any, multiply: Callable[..., Array]) -> Callable[..., Array]:
+    """B and parameters to the solution of `multiply(X, *parameters)` = B, which warns if it is
+    none."""
+
+    def solve(B: Array, *parameters: Array) -> Array:
+        tol, limit = xp.eps(B.dtype) ** ACCURACY, LIMIT * B.shape[-2]
+        products = Products(lambda X: multiply(X, *parameters))
+        outcome = method.algorithm(xp, products, B, tol=tol, max_iters=limit)
+        info: Info = described(xp, outcome, method, NO_MONITOR, False)
+        message = f"This was a solve for a derivative of eigenvectors. {info.message}".rstrip()
+        return deliver(info.replace(message=message), "warn", outcome.X)
+
+    return solve
 
 
 # --------------------------------------------------------------------------------------------------
@@ -58,7 +66,7 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
     (I - V V^H)(A - λ_j)(I - V V^H) + V V^H is self-adjoint, and regular unless λ_j is an eigenvalue
     whose eigenvectors were not all asked for: MINRES solves with it, for all j at once.
     """
-    xp, count, n = A.xp, len(A.arrays()), A.shape[-1]
+    xp = A.xp
 
     def multiply(X: Array, *parameters: Array) -> Array:
         *leaves, values, V = parameters
@@ -66,32 +74,28 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
         Y = A.with_arrays(leaves) @ rest - rest * values[..., None, :]
         return outside(xp, V, Y) + (X - rest)
 
-    def solve(B: Array, *parameters: Array) -> Array:
-        tol = xp.eps(B.dtype) ** ACCURACY
-        method, products = MINRES(), Products(lambda X: multiply(X, *parameters))
-        outcome = method.algorithm(xp, products, B, tol=tol, max_iters=LIMIT * n)
-        return _reported(xp, outcome, method)
-
-    equation = Equation(xp, multiply, solve, (multiply, solve), count + 2)
-
+    pair = multiply, _solver(xp, MINRES(), multiply)
+    equation = Equation(xp, *pair, pair, len(A.arrays()) + 2)
     judge = functools.partial(judge_pairs, xp, True)
 
-    def tangent(leaves: tuple, values: Array, V: Array, E: Array) -> tuple[Array, Array]:
+    def tangent(parameters: tuple, E: Array) -> tuple[Array, Array]:
+        *_, values, V = parameters
         P = inner_products(xp, V, E)
         inverse, same = inverse_gaps(xp, values)
-        W = outside(xp, V, equation(xp.matmul(V, P) - E, (*leaves, values, V)))
+        W = outside(xp, V, equation(xp.matmul(V, P) - E, parameters))
         parts = xp.real(xp.diagonal(P)), P * inverse, W
         unequal = functools.partial(differs, xp)
         moved, K, W = guarded(xp, once("eig"), parts, P, unequal, judge, same)
         return moved, xp.matmul(V, K) + W
 
-    def cotangent(leaves: tuple, values: Array, V: Array, g: Array, G: Array) -> Array:
+    def cotangent(parameters: tuple, g: Array, G: Array) -> Array:
+        *_, values, V = parameters
         inverse, same = inverse_gaps(xp, values)
         S = inner_products(xp, V, G)
         parts = g, S, G - xp.matmul(V, S)
         g, S, W = checked(xp, once("eig")[1], parts, judge, same)
         S = S * inverse + xp.make_diagonal(xp.astype(g, V.dtype))
-        W = outside(xp, V, equation(W, (*leaves, values, V)))
+        W = outside(xp, V, equation(W, parameters))
         return xp.matmul(V, S) - W
 
     return _attached(A, values, V, tangent, cotangent)
@@ -116,24 +120,23 @@ def _attached(
     tangent: Callable[..., tuple[Array, Array]],
     cotangent: Callable[..., Array],
 ) -> Any:
-    """Pairs as they are, with the derivatives `tangent(leaves, values, V, dA V)`, and the cotangent
-    of A V, `cotangent(leaves, values, V, g, G)`."""
-    xp, leaves = A.xp, A.arrays()
-    count = len(leaves)
+    """Pairs as they are, with the derivatives `tangent(parameters, dA V)`, and the cotangent of A V,
+    `cotangent(parameters, g, G)`, where the parameters are the leaves of A, the values and V."""
+    xp = A.xp
 
     def push(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
-        leaves, V = primals[:count], output[1]
-        E = directional(A.with_arrays(leaves), lambda A: A @ V, tangents[:count])[1]
-        return tangent(leaves, *output, E)
+        leaves, V = primals[:-2], output[1]
+        E = directional(A.with_arrays(leaves), lambda A: A @ V, tangents[:-2])[1]
+        return tangent((*leaves, *output), E)
 
     def pull(primals: tuple, output: tuple, cotangents: tuple) -> tuple:
-        leaves, V = primals[:count], output[1]
-        G = cotangent(leaves, *output, *cotangents)
+        leaves, V = primals[:-2], output[1]
+        G = cotangent((*leaves, *output), *cotangents)
         return *pullback(A.with_arrays(leaves), lambda A: A @ V, G), None, None
 
-    same = lambda *given: tuple(x + 0 for x in given[count:])
+    same = lambda *given: tuple(x + 0 for x in given[-2:])
     held = map(xp.stop_gradient, (values, V))
-    return tuple(xp.custom_derivative(same, jvp=push, vjp=pull)(*leaves, *held))
+    return tuple(xp.custom_derivative(same, jvp=push, vjp=pull)(*A.arrays(), *held))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -151,7 +154,7 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
     that depends on phases has no derivative. The left eigenvectors are not needed: the adjoint of
     this system finds them. GMRES solves for all pairs at once.
     """
-    xp, count, n = A.xp, len(A.arrays()), A.shape[-1]
+    xp, n = A.xp, A.shape[-1]
 
     def bordered(is_adjoint: bool) -> tuple[Callable[..., Array], Callable[..., Array]]:
         """The product with that system or its adjoint, and the solution."""
@@ -164,33 +167,26 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
                 B, values, c, last = B.H, xp.conj(values), -c, -last
             return xp.concat([B @ x - x * values[..., None, :] - V * c, last], axis=-2)
 
-        def solve(B: Array, *parameters: Array) -> Array:
-            tol = xp.eps(B.dtype) ** ACCURACY
-            method, products = GMRES(restart=100), Products(lambda X: multiply(X, *parameters))
-            outcome = method.algorithm(xp, products, B, tol=tol, max_iters=LIMIT * n)
-            return _reported(xp, outcome, method)
+        return multiply, _solver(xp, GMRES(restart=100), multiply)
 
-        return multiply, solve
-
-    equation = Equation(xp, *bordered(False), bordered(True), count + 2)
+    equation = Equation(xp, *bordered(False), bordered(True), len(A.arrays()) + 2)
 
     def judge(cotangents: tuple) -> Array:
         turn, G = cotangents
         return exceeds(xp, turn[..., None], largest(xp, G, 2), 2)
 
-    def tangent(leaves: tuple, values: Array, V: Array, E: Array) -> tuple[Array, Array]:
-        B = xp.concat([-E, 0 * E[..., :1, :]], axis=-2)
-        X = equation(B, (*leaves, values, V))
-        turn = 0 * xp.real(X[..., n, :])  # of the phases, there for its cotangent
-        turn, moved = guarded(xp, once("eig"), (turn, X[..., :n, :]), E, nowhere(xp), judge)
-        return X[..., n, :], moved + 1j * V * turn[..., None, :]
+    def tangent(parameters: tuple, E: Array) -> tuple[Array, Array]:
+        X = equation(xp.concat([-E, 0 * E[..., :1, :]], axis=-2), parameters)
+        moved, change = X[..., :n, :], X[..., n, :]
+        turn = 0 * xp.real(change)  # of the phases, there for its cotangent
+        turn, moved = guarded(xp, once("eig"), (turn, moved), E, nowhere(xp), judge)
+        return change, moved + 1j * parameters[-1] * turn[..., None, :]
 
-    def cotangent(leaves: tuple, values: Array, V: Array, g: Array, G: Array) -> Array:
-        turn = xp.imag(xp.vecdot(V, G, axis=-2))
+    def cotangent(parameters: tuple, g: Array, G: Array) -> Array:
+        turn = xp.imag(xp.vecdot(parameters[-1], G, axis=-2))
         _, G = checked(xp, once("eig")[1], (turn, G), judge)
         R = xp.concat([G, g[..., None, :]], axis=-2)
-        X = equation.adjoint()(R, (*leaves, values, V))
-        return -X[..., :n, :]
+        return -equation.adjoint()(R, parameters)[..., :n, :]
 
     return _attached(A, values, V, tangent, cotangent)
 

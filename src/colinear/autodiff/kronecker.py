@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
-from ..backends import Array, adjoint, hermitian, inner_products
-from .functions import derive, divided_differences
+from ..backends import Array, adjoint, hermitian, inner_products, zeros_like
+from .functions import derive, divided_differences, hoist_number
 from .spectral import eigh_known, in_vectors
 
 # Derivatives of f(a C + b I), where C is A_1 ⊗ A_2 ⊗ ... or A_1 ⊕ A_2 ⊕ ... with self-adjoint
@@ -52,7 +52,15 @@ class Grid(NamedTuple):
     def push(self, xp: Any, k: Factors, dk: Factors) -> tuple[Array, Array]:
         """φ, and its derivative along (da, db), as columns."""
         found = xp.jvp(lambda ab: self.of(k.values, *ab), (k.a, k.b), (dk.a, dk.b))
-        return column(xp, k, found[0]), column(xp, k, found[1])
+        phi, slope = (column(xp, k, x) for x in found)
+        return phi, slope
+
+    def rest(self, xp: Any, values: Sequence[Array], i: int) -> Array:
+        """The sums or products of the eigenvalues of all factors but i, (*batch, t)."""
+        others = [v for j, v in enumerate(values) if j != i]
+        if not others:
+            return zeros_like(xp, values[i], (1,)) + (0 if self.is_sum else 1)
+        return flat(xp, self.combined(others), len(others))
 
     def couplings(self, xp: Any, v: Array, rest: Array, a: Array, b: Array) -> Array:
         """φ[λ_p, λ_q] in the coordinate of v, for all places `rest` (*batch, t) of the others:
@@ -61,16 +69,11 @@ class Grid(NamedTuple):
         φ is f of a multiple of λ and a constant, so these are the divided differences of f times
         that multiple.
         """
-        rest, a, b = rest[..., None], _beside(a, 2), _beside(b, 2)
-        z, multiple = (
-            (v[..., None, :] + rest, 1)
-            if self.is_sum
-            else (v[..., None, :] * rest, rest[..., None])
-        )
-        z = a * z + b
-        return divided_differences(xp, self.f, z[..., :, None], z[..., None, :]) * (
-            a[..., None] * multiple
-        )
+        v, rest, a, b = v[..., None, :], rest[..., None], _beside(a, 2), _beside(b, 2)
+        z = a * (v + rest if self.is_sum else v * rest) + b
+        multiple = a if self.is_sum else a * rest
+        D = divided_differences(xp, self.f, z[..., :, None], z[..., None, :])
+        return D * multiple[..., None]
 
 
 def _beside(c: Array, axes: int) -> Array:
@@ -136,7 +139,8 @@ def _derived(
     if not xp.is_differentiated(*arrays):
         return whole(grid.f, *arrays)
     ranks = (*factors.ranks(), *(2,) * len(others))
-    return derive(xp, grid.f, whole, push, attach, arrays, ranks, factors.values[0])
+    g, hidden = hoist_number(xp, grid.f, factors.values[0])
+    return derive(xp, g, hidden, whole, push, attach, arrays, ranks)
 
 
 def product(xp: Any, grid: Grid, factors: Factors, X: Array) -> Array:
@@ -173,29 +177,28 @@ def diagonal(
 
     def of(grid: Grid, k: Factors, others: Sequence[Array]) -> Array:
         phi = column(xp, k, grid.of(k.values, k.a, k.b))
-        return turned(xp, weights(k, others[:m], others[m:]), phi)[..., 0]
+        return turned(xp, weights(k, others), phi)[..., 0]
 
     def tangent(
         grid: Grid, k: Factors, dk: Factors, others: Sequence[Array], moved: Sequence[Array]
     ) -> Array:
         L, R = others[:m], others[m:]
         phi, slope = grid.push(xp, k, dk)
-        known = weights(k, L, R)
-        moving, still = weights(k, moved[:m], R), weights(k, L, moved[m:])
-        change = turned(xp, known, slope)
+        known = weights(k, others)
+        of_others = lambda others: turned(xp, weights(k, others), phi)
+        change = turned(xp, known, slope) + xp.jvp(of_others, tuple(others), tuple(moved))[1]
         for i, V in enumerate(k.vectors):
             U = xp.matmul(L[i], V)[..., None, :, :]
             Wt = xp.matrix_transpose(inner_products(xp, V, R[i]))[..., None, :, :]
             ends = lambda G, _, U=U, Wt=Wt: xp.sum(xp.matmul(U, G) * Wt, axis=-1)[..., None]
             own = _coupled(xp, grid, k, i, dk.matrices[i], ends, phi)
             change = change + turned(xp, [*known[:i], None, *known[i + 1 :]], own)
-            change = change + turned(xp, [*known[:i], moving[i] + still[i], *known[i + 1 :]], phi)
         return change[..., 0]
 
-    def weights(k: Factors, L: Sequence[Array], R: Sequence[Array]) -> list[Array]:
+    def weights(k: Factors, others: Sequence[Array]) -> list[Array]:
         return [
             xp.matmul(B, V) * xp.matrix_transpose(inner_products(xp, V, D))
-            for B, V, D in zip(L, k.vectors, R, strict=True)
+            for B, V, D in zip(others[:m], k.vectors, others[m:], strict=True)
         ]
 
     return _derived(xp, grid, factors, (*left, *right), of, tangent)
@@ -203,31 +206,26 @@ def diagonal(
 
 def turned(xp: Any, matrices: Sequence[Array | None], X: Array) -> Array:
     """(B_1 ⊗ B_2 ⊗ ...) X; None stands for I, which is one at most."""
-    columns, sizes = X.shape[-1], [1 if B is None else B.shape[-1] for B in matrices]
-    sizes = [
-        X.shape[-2] // math.prod(sizes) if B is None else size
-        for B, size in zip(matrices, sizes, strict=True)
-    ]
+    columns, known = X.shape[-1], math.prod(B.shape[-1] for B in matrices if B is not None)
+    sizes = [X.shape[-2] // known if B is None else B.shape[-1] for B in matrices]
     for i, B in enumerate(matrices):
         if B is not None:
-            X = xp.reshape(
-                X,
-                (
-                    *X.shape[:-2],
-                    math.prod(sizes[:i]),
-                    sizes[i],
-                    math.prod(sizes[i + 1 :]) * columns,
-                ),
-            )
+            before, after = math.prod(sizes[:i]), math.prod(sizes[i + 1 :]) * columns
+            X = xp.reshape(X, (*X.shape[:-2], before, sizes[i], after))
             X = xp.matmul(B[..., None, :, :], X)
             sizes[i] = B.shape[-2]
             X = xp.reshape(X, (*X.shape[:-3], math.prod(sizes), columns))
     return X
 
 
+def flat(xp: Any, grid: Array, count: int) -> Array:
+    """A grid (*batch, n_1, ..., n_count) as (*batch, n)."""
+    return xp.reshape(grid, (*grid.shape[: grid.ndim - count], -1))
+
+
 def column(xp: Any, k: Factors, grid: Array) -> Array:
     """A grid (*batch, n_1, n_2, ...) as one column (*batch, n, 1)."""
-    return xp.reshape(grid, (*grid.shape[: grid.ndim - len(k.values)], -1, 1))
+    return flat(xp, grid, len(k.values))[..., None]
 
 
 def _coupled(
@@ -241,11 +239,9 @@ def _coupled(
 ) -> Array:
     """`act(φ[λ_p, λ_q] P_pq, the part of X there)` along coordinate i, at all places of the
     others, as columns."""
-    n, V, v = k.sizes[i], k.vectors[i], k.values[i]
-    P = in_vectors(xp, V, hermitian(xp, dA), True)[..., None, :, :]
+    n, v, rest = k.sizes[i], k.values[i], grid.rest(xp, k.values, i)
+    P = in_vectors(xp, k.vectors[i], hermitian(xp, dA), True)[..., None, :, :]
     before, after = math.prod(k.sizes[:i]), math.prod(k.sizes[i + 1 :])
-    others = [w for j, w in enumerate(k.values) if j != i]
-    rest = column(xp, k._replace(values=tuple(others)), grid.combined(others))[..., 0]
     # X along coordinate i: (*batch, t, n, c)
     X = xp.reshape(X, (*X.shape[:-2], before, n, after, X.shape[-1]))
     X = xp.moveaxis(X, -3, -2)
@@ -259,4 +255,4 @@ def _coupled(
         Y = xp.moveaxis(xp.loop_map(one, xp.moveaxis(rest, -1, 0), xp.moveaxis(X, -3, 0)), 0, -3)
     Y = xp.reshape(Y, (*Y.shape[:-3], before, after, *Y.shape[-2:]))
     Y = xp.moveaxis(Y, -2, -3)
-    return xp.reshape(Y, (*Y.shape[:-4], math.prod(Y.shape[-4:-1]), Y.shape[-1]))
+    return xp.reshape(Y, (*Y.shape[:-4], -1, Y.shape[-1]))

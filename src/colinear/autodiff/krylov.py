@@ -8,25 +8,29 @@ dA> = Re <g, L(A, dA) b>, which the leaves see as the pullback of U X through θ
 bases are kept while this is computed, m vectors each: memory does not grow beyond that, but it is
 not that of one vector.
 
-All these maps are bilinear, so they come as linear maps (`xp.linear_rule`) in each of their
-arguments, which are each other's adjoints and each other's derivatives:
+All these maps come from one number, linear in each of its slots,
 
-    times     B -> f(A) B                        along     dθ -> L(A, dA) B            moved     B -> L(A, dA) B
-    back      G -> the cotangent of θ            second    dθ' -> the derivative of L(A, dA) B along dθ'
-    pulled    G -> the gradient of Re <G, L(A, dA) B>    curved    dθ -> the same, linear in dθ
+    Re <left, f(A) right>,      Re <left, L(A, dA) right>,      Re <left, L'(A, dA, dA') right>:
 
-`flipped` ones are those of f(A)^H: f(A)^H G = conj(f(A^T) conj(G)), and as A -> A^T on leaves L(A,
-dA)^H G = conj(L(A^T, dA^T) conj(G)). Second derivatives are first ones of [A dA; 0 A] (`Dual`), in
-which L(A, dA) B is the upper half of f of (0, B). Third ones are refused.
+put something into all slots but one, and the coefficients of that one are the answer. So each is
+linear in every slot (`xp.linear_rule`); its adjoint asks for the slot that was given and is given
+the one that was asked for; its derivative along a slot that is held is the same number with that
+slot given, and along θ it is the next number, with one more slot for dθ.
+
+In the slot `right` the answer is f(A)^H left = conj(f(A^T) conj(left)), and so for L, as A -> A^T on
+leaves. The third number is the second one of [A dA; 0 A] (`Dual`), in which L(A, dA) B is the upper
+half of f of (0, B). A fourth, for third derivatives with respect to θ, is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import chain, islice
+from operator import add
 from typing import Any
 
-from ..backends import Array, namespace_of
+from ..backends import Array, namespace_of, zeros_like
 from ..operators import LinearOperator
 from ..operators.context import Context
 from ..operators.tree import directional, memo
@@ -68,218 +72,112 @@ class Dual(LinearOperator):
 # --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Rule:
-    """One of the maps above; the constants begin with all leaves of A.
+SIDES = ("left", "right")
+MOVES = ("dθ", "dθ'")
 
-    `runs` computes them: `runs.times(A, X)`, `runs.along(A, moved, X)`, `runs.back(A, X, G)`.
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """The answer in the slot `asked`, linear in what is put into the slot `given`. The constants are
+    all leaves of A and what the other slots hold, in the order of the slots.
+
+    `runs` computes it: `runs.times(A, X)`, `runs.along(A, moved, X)`, `runs.back(A, X, G)`. With
+    `is_known` the answer is known already: it is the last constant.
     """
 
     runs: Any
     A: LinearOperator
-    flipped: bool = False
+    is_known: bool = False
+    given: str = "right"
+    asked: str = "left"
+    slots: tuple[str, ...] = SIDES
 
-    def __call__(self, x: tuple, constants: tuple) -> tuple:
-        return self.A.xp.linear_rule(self, x, constants)
+    def apply(self, x: tuple, constants: tuple) -> tuple:
+        if self.is_known:
+            return (constants[-1] + 0,)
+        leaves, held = self.contents(x, constants)
+        A, xp, n = self.A.with_arrays(leaves), self.A.xp, self.A.shape[-1]
+        sides = {slot: held[slot][0] for slot in SIDES if slot in held}
+        moves = [held[slot] for slot in MOVES if slot in held]
+        if is_second := len(self.slots) == 4:
+            way, *moves = moves
+            A = Dual._of(A, way, False)
+            still = tuple(zeros_like(xp, leaf, leaf.shape) for leaf in way)
+            moves = [(*moved, *still) for moved in moves]
+            sides = {
+                slot: xp.concat([X, 0 * X] if slot == "left" else [0 * X, X], axis=-2)
+                for slot, X in sides.items()
+            }
+        if self.asked in MOVES:
+            found = self.runs.back(A, sides["right"], sides["left"])
+            return tuple(found[: len(way)] if is_second else found)
+        run = self.runs.along if moves else self.runs.times
+        if self.asked == "left":
+            Y = run(A, *moves, sides["right"])
+            return (Y[..., :n, :] if is_second else Y,)
+        Y = xp.conj(run(A, *moves, xp.conj(sides["left"]), transposed=True))
+        return (Y[..., n:, :] if is_second else Y,)
 
-    def of(self, kind: Any, flip: bool = False) -> Any:
-        return kind(self.runs, self.A, self.flipped ^ flip)
+    def contents(self, x: Any, constants: tuple) -> tuple[tuple, dict[str, tuple]]:
+        """The leaves of A, and what is in each slot but the one that is asked for."""
+        leaves = self.A.arrays()
+        moving = sum(map(self.A.xp.is_floating, leaves))
+        held, rest = {self.given: x}, iter(constants[len(leaves) :])
+        for slot in self.slots:
+            if slot not in (self.given, self.asked):
+                held[slot] = tuple(islice(rest, 1 if slot in SIDES else moving))
+        return tuple(constants[: len(leaves)]), held
 
-    def parts(self, constants: tuple) -> tuple[LinearOperator, tuple, tuple]:
-        """A, its leaves, and what else is constant."""
-        count = len(self.A.arrays())
-        return (
-            self.A.with_arrays(constants[:count]),
-            tuple(constants[:count]),
-            tuple(constants[count:]),
-        )
+    def between(self, given: str, asked: str, x: tuple, leaves: tuple, held: dict) -> tuple:
+        """What x, in the slot `given`, is in the slot `asked`, where the others hold what they do."""
+        slots = (*self.slots, *({given, asked} - {*self.slots}))
+        form = replace(self, is_known=False, given=given, asked=asked, slots=slots)
+        others = chain(*(held[slot] for slot in slots if slot not in (given, asked)))
+        return self.A.xp.linear_rule(form, x, (*leaves, *others))
 
-    def moves(self, leaves: tuple, moved: tuple) -> tuple:
-        return tuple(
-            x for x, leaf in zip(moved, leaves, strict=True) if self.A.xp.is_floating(leaf)
-        )
+    def next_slot(self) -> str:
+        if len(self.slots) == 4:
+            raise NotImplementedError(
+                f"{self.runs.name}: products by Krylov() have first and second derivatives, no "
+                "third ones. Use Eigh(), or a smaller A."
+            )
+        return MOVES[len(self.slots) - 2]
 
-    def spread(self, leaves: tuple, cotangents: tuple) -> tuple:
-        """Cotangents of the leaves that move, None for the others."""
-        given = iter(cotangents)
-        return tuple(next(given) if self.A.xp.is_floating(leaf) else None for leaf in leaves)
+    def again(self) -> Form:
+        return replace(self, is_known=False)
 
-    def turned(self, f: Callable[..., Array], A: LinearOperator, *arrays: Any) -> Array:
-        """f, or for f(A)^H the same of A^T, conjugated."""
-        if not self.flipped:
-            return f(A, *arrays)
-        xp = self.A.xp
-        return xp.conj(f(A, *arrays[:-1], xp.conj(arrays[-1]), transposed=True))
+    def adjoint(self) -> Form:
+        return replace(self, is_known=False, given=self.asked, asked=self.given)
 
     def tangent(
         self, x: tuple, constants: tuple, dx: tuple | None, moved: tuple, output: tuple
     ) -> tuple:
-        """The change of the answer with x, and with the constants."""
-        turned = self.change(x, constants, moved)
-        if dx is None:
-            return turned
-        straight = self.of(type(self))(dx, constants)
-        return tuple(a + b for a, b in zip(straight, turned, strict=True))
+        """The change of the answer with the leaves, with x, and with what is held."""
+        (leaves, held), (dleaves, along) = self.contents(x, constants), self.contents(dx, moved)
+        pairs = zip(dleaves, leaves, strict=True)
+        along[self.next_slot()] = tuple(d for d, leaf in pairs if self.A.xp.is_floating(leaf))
+        changes = [
+            self.between(slot, self.asked, d, leaves, held)
+            for slot, d in along.items()
+            if d is not None
+        ]
+        return tuple(reduce(add, each) for each in zip(*changes, strict=True))
 
     def cotangent(self, x: tuple, constants: tuple, g: tuple, output: tuple, back: tuple) -> tuple:
-        return self.pull(x, constants, g)
-
-    def change(self, x: tuple, constants: tuple, moved: tuple) -> tuple:
-        raise NotImplementedError(
-            f"{self.runs.name}: products by Krylov() have first and second derivatives, no third "
-            "ones. Use Eigh(), or a smaller A."
-        )
-
-    pull = change
-
-
-@dataclass(frozen=True, eq=False)
-class Times(Rule):
-    """B -> f(A) B, with the leaves; and with the answer, if it is known already."""
-
-    is_known: bool = False
-
-    def apply(self, x: tuple, constants: tuple) -> tuple:
-        A, _, known = self.parts(constants)
-        return (known[0] + 0,) if self.is_known else (self.turned(self.runs.times, A, x[0]),)
-
-    def adjoint(self) -> Rule:
-        return self.of(Times, flip=True)
-
-    def change(self, x: tuple, constants: tuple, moved: tuple) -> tuple:
-        _, leaves, _ = self.parts(constants)
-        return self.of(Along)(self.moves(leaves, moved[: len(leaves)]), (*leaves, x[0]))
-
-    def pull(self, x: tuple, constants: tuple, g: tuple) -> tuple:
-        _, leaves, known = self.parts(constants)
-        back = self.of(Back)(g, (*leaves, x[0]))
-        return *self.spread(leaves, back), *(None for _ in known)
-
-
-class Along(Rule):
-    """dθ -> L(A, dA) B, with the leaves and B."""
-
-    def apply(self, x: tuple, constants: tuple) -> tuple:
-        A, _, (X,) = self.parts(constants)
-        return (self.turned(self.runs.along, A, x, X),)
-
-    def adjoint(self) -> Rule:
-        return self.of(Back)
-
-    def change(self, x: tuple, constants: tuple, moved: tuple) -> tuple:
-        (_, leaves, (X,)), count = self.parts(constants), len(constants) - 1
-        (straight,) = self.of(Moved)((moved[count],), (*leaves, *x))
-        (turned,) = self.of(Second)(self.moves(leaves, moved[:count]), (*leaves, X, *x))
-        return (straight + turned,)
-
-    def pull(self, x: tuple, constants: tuple, g: tuple) -> tuple:
-        _, leaves, (X,) = self.parts(constants)
-        back = self.of(Pulled)(g, (*leaves, X, *x))
-        return *self.spread(leaves, back), *self.of(Moved, flip=True)(g, (*leaves, *x))
-
-
-class Moved(Rule):
-    """B -> L(A, dA) B, with the leaves and dθ."""
-
-    def apply(self, x: tuple, constants: tuple) -> tuple:
-        A, _, way = self.parts(constants)
-        return (self.turned(self.runs.along, A, way, x[0]),)
-
-    def adjoint(self) -> Rule:
-        return self.of(Moved, flip=True)
-
-
-class Back(Rule):
-    """G -> the cotangent of the leaves that move, with the leaves and B."""
-
-    def apply(self, x: tuple, constants: tuple) -> tuple:
-        A, _, (X,) = self.parts(constants)
-        pair = (x[0], X) if self.flipped else (X, x[0])  # <G, L^H X> = <X, L G>
-        return tuple(self.runs.back(A, *pair))
-
-    def adjoint(self) -> Rule:
-        return self.of(Along)
-
-    def change(self, x: tuple, constants: tuple, moved: tuple) -> tuple:
-        (_, leaves, (X,)), count = self.parts(constants), len(constants) - 1
-        straight = self.of(Back, flip=True)((moved[count],), (*leaves, x[0]))
-        turned = self.of(Curved)(self.moves(leaves, moved[:count]), (*leaves, X, x[0]))
-        return tuple(a + b for a, b in zip(straight, turned, strict=True))
-
-    def pull(self, x: tuple, constants: tuple, g: tuple) -> tuple:
-        _, leaves, (X,) = self.parts(constants)
-        curved = self.of(Curved)(g, (*leaves, X, x[0]))
-        return *self.spread(leaves, curved), *self.of(Along, flip=True)(g, (*leaves, x[0]))
-
-
-class Second(Rule):
-    """dθ' -> the derivative of L(A, dA) B along dθ', with the leaves, B and dθ."""
-
-    def apply(self, x: tuple, constants: tuple) -> tuple:
-        A, _, (X, *way) = self.parts(constants)
-        xp, n = self.A.xp, A.shape[-1]
-        still = tuple(
-            xp.zeros(leaf.shape, dtype=leaf.dtype, device=xp.device_of(leaf)) for leaf in x
-        )
-
-        def of_dual(A: LinearOperator, X: Array, transposed: bool = False) -> Array:
-            zero = 0 * X  # of the transpose the halves change places
-            Y = self.runs.along(
-                Dual._of(A, tuple(way), False),
-                (*x, *still),
-                xp.concat([X, zero] if transposed else [zero, X], axis=-2),
-                transposed=transposed,
-            )
-            return Y[..., n:, :] if transposed else Y[..., :n, :]
-
-        return (self.turned(of_dual, A, X),)
-
-    def adjoint(self) -> Rule:
-        return self.of(Pulled)
-
-
-def _gradient(rule: Rule, A: LinearOperator, way: tuple, X: Array, G: Array) -> tuple:
-    """That of Re <G, L(A, dA) X> with respect to the leaves."""
-    xp = rule.A.xp
-    X, G = (G, X) if rule.flipped else (X, G)
-    cotangents = rule.runs.back(
-        Dual._of(A, tuple(way), False),
-        xp.concat([0 * X, X], axis=-2),
-        xp.concat([G, 0 * G], axis=-2),
-    )
-    return tuple(cotangents[: len(way)])
-
-
-class Pulled(Rule):
-    """G -> the gradient of Re <G, L(A, dA) B>, with the leaves, B and dθ."""
-
-    def apply(self, x: tuple, constants: tuple) -> tuple:
-        A, _, (X, *way) = self.parts(constants)
-        return _gradient(self, A, tuple(way), X, x[0])
-
-    def adjoint(self) -> Rule:
-        return self.of(Second)
-
-
-class Curved(Rule):
-    """dθ -> the gradient of Re <G, L(A, dA) B>, with the leaves, B and G."""
-
-    def apply(self, x: tuple, constants: tuple) -> tuple:
-        A, _, (X, G) = self.parts(constants)
-        return _gradient(self, A, x, X, G)
-
-    def adjoint(self) -> Rule:
-        return self
-
-
-# --------------------------------------------------------------------------------------------------
+        leaves, held = self.contents(x, constants)
+        pulled = iter(self.between(self.asked, self.next_slot(), g, leaves, held))
+        found = [next(pulled) if self.A.xp.is_floating(leaf) else None for leaf in leaves]
+        for slot in self.slots:
+            if slot not in (self.given, self.asked):
+                found.extend(self.between(self.asked, slot, g, leaves, held))
+        return *found, *(None,) * (len(constants) - len(found))
 
 
 def krylov_product(runs: Any, A: LinearOperator, X: Array, Y: Array | None) -> Array:
     """Y = f(A) X, as it is, with its derivatives; computed here if it is not given."""
-    leaves = A.arrays()
+    xp, leaves = A.xp, A.arrays()
     if Y is None:
-        return Times(runs, A)((X,), leaves)[0]
-    if not A.xp.is_differentiated(X, *leaves):
+        return xp.linear_rule(Form(runs, A), (X,), leaves)[0]
+    if not xp.is_differentiated(X, *leaves):
         return Y
-    return Times(runs, A, is_known=True)((X,), (*leaves, A.xp.stop_gradient(Y)))[0]
+    return xp.linear_rule(Form(runs, A, is_known=True), (X,), (*leaves, xp.stop_gradient(Y)))[0]

@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..backends import Array, eye_like, matrix_inverse, without_zeros, zeros_like
+from ..backends import Array, eye_like, matrix_inverse, without_zeros
 from . import determinants
 from .determinants import slogdet_of_diagonal
 from .functions import times_inverse
-from .kronecker import LARGEST, Factors, Grid, column, turned
+from .kronecker import LARGEST, Factors, Grid, column, flat, turned
 from .spectral import are_parallel, eig_known, in_vectors
 
 # Derivatives of (a C + b I)^-1 and of its determinant, where C is A_1 ⊗ A_2 ⊗ ... or A_1 ⊕ A_2 ⊕
@@ -54,7 +54,7 @@ def slogdet(
     Parameters
     ----------
     grid : Grid
-        Whether C is a sum; its f is not used.
+        Whether C is a sum; its f is the identity.
     values : sequence of arrays
         The eigenvalues of each factor, (*batch, n_i), all complex or all real.
     pairs : sequence
@@ -62,15 +62,15 @@ def slogdet(
         they belong to the values, both held fixed. None for one whose eigenvalues have derivatives
         of their own, such as those of a diagonal matrix.
     """
-    count, plain = len(values), Grid(lambda z: z, grid.is_sum)
+    count = len(values)
     by_matrix = [i for i, pair in enumerate(pairs) if pair is not None]
     values = [xp.stop_gradient(v) if i in by_matrix else v for i, v in enumerate(values)]
     matrices = [pair for pair in pairs if pair is not None]
     is_polynomial = determinants.is_polynomial()
 
     def of(*arrays: Array) -> tuple[Array, Array]:
-        z = plain.of(arrays[:count], *arrays[count : count + 2])
-        return slogdet_of_diagonal(xp, _flat(xp, z, count))
+        z = grid.of(arrays[:count], *arrays[count : count + 2])
+        return slogdet_of_diagonal(xp, flat(xp, z, count))
 
     def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
         values, ab = list(primals[:count]), primals[count : count + 2]
@@ -80,15 +80,14 @@ def slogdet(
         blocks = [_blocks(xp, grid, values, i, M, *ab) for i, M in zip(by_matrix, A)]
         at, way = (tuple(values), *ab), (tuple(tangents[:count]), *tangents[count : count + 2])
         if is_polynomial:
-            size = xp.abs(xp.stop_gradient(plain.of(*at)))
-            size = without_zeros(xp, size)
-            z = lambda x: xp.prod(_flat(xp, plain.of(*x) / size, count), axis=-1)
+            size = without_zeros(xp, xp.abs(xp.stop_gradient(grid.of(*at))))
+            z = lambda x: xp.prod(flat(xp, grid.of(*x) / size, count), axis=-1)
             change = xp.jvp(z, at, way)[1]
             for own, dM in zip(blocks, moved, strict=True):
                 change = change + _change_of_product(xp, own, dM, output[1])
             return change, 0 * output[1]
-        z, dz = xp.jvp(lambda x: plain.of(*x), at, way)
-        change = xp.sum(_flat(xp, dz / z, count), axis=-1)
+        z, dz = xp.jvp(lambda x: grid.of(*x), at, way)
+        change = xp.sum(flat(xp, dz / z, count), axis=-1)
         for i, own, X, dM in zip(by_matrix, blocks, V, moved, strict=True):
             total = _sum_of_resolvents(xp, own, primals[i], X)
             # tr(Σ_t s_t R_t dA_i)
@@ -142,8 +141,7 @@ def inverse_diagonal(
             before, after = math.prod(sizes[:i]), math.prod(sizes[i + 1 :])
             rows = xp.concat(own, axis=-2)
             rows = xp.reshape(rows, (*rows.shape[:-2], before, after, sizes[i]))
-            rows = xp.matrix_transpose(rows)
-            rows = xp.reshape(rows, (*rows.shape[:-3], math.prod(sizes), 1))
+            rows = flat(xp, xp.matrix_transpose(rows), 3)[..., None]
             change = change + turned(xp, [*known[:i], None, *known[i + 1 :]], rows)
         return change[..., 0]
 
@@ -178,9 +176,7 @@ def _blocks(
     xp: Any, grid: Grid, values: Sequence[Array], i: int, A: Array, a: Array, b: Array
 ) -> Blocks:
     """The blocks of factor i, which is A."""
-    a, b, others = a[..., None], b[..., None], [v for j, v in enumerate(values) if j != i]
-    nothing = zeros_like(xp, values[i], (1,)) + (0 if grid.is_sum else 1)
-    rest = _flat(xp, grid.combined(others), len(others)) if others else nothing
+    a, b, rest = a[..., None], b[..., None], grid.rest(xp, values, i)
     if grid.is_sum:
         return Blocks(A, a + 0 * rest, a * rest + b)
     return Blocks(A, a * rest, b + 0 * rest)
@@ -247,8 +243,3 @@ def are_harmless(xp: Any, values: Array, V: Array) -> Array:
     gaps = xp.abs(values[..., :, None] - values[..., None, :])
     gap = xp.min(xp.where(eye_like(xp, gaps) > 0, math.inf, gaps))
     return left**2 * xp.max(xp.abs(values)) * math.sqrt(xp.eps(V.dtype)) < gap
-
-
-def _flat(xp: Any, grid: Array, count: int) -> Array:
-    """A grid (*batch, n_1, ..., n_count) as (*batch, n)."""
-    return xp.reshape(grid, (*grid.shape[: grid.ndim - count], -1))

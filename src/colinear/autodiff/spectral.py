@@ -44,15 +44,13 @@ ROUNDINGS = 16
 NEGLIGIBLE = 0.5  # the power of eps, relative to the largest cotangent, below which one is rounding
 
 SEPARATE = (
-    "{}: values repeat, and the function that is differentiated depends on more than their sum "
-    "and their common space, or on the "
-    "phases of vectors: it has no derivative here, so NaN is given. Functions of the matrix have "
-    "one: apply(f, A), exp(A), trace, ..."
+    "{}: values repeat, and the function that is differentiated depends on more than their sum and "
+    "their common space, or on the phases of vectors: it has no derivative here, so NaN is given. "
+    "Functions of the matrix have one: apply(f, A), exp(A), trace, ..."
 )
 FORWARD = (
-    "{}: values repeat. Their tangents are right in sums over all that are equal, and those of "
-    "the vectors in projectors onto their "
-    "common space; one by one they depend on the basis."
+    "{}: values repeat. Their tangents are right in sums over all that are equal, and those of the "
+    "vectors in projectors onto their common space; one by one they depend on the basis."
 )
 TWICE = (
     "{}: values repeat. They and their vectors have no second derivatives there{}. Functions of "
@@ -61,8 +59,7 @@ TWICE = (
 )
 PARALLEL = (
     "{}: A is defective, or close to it: some eigenvectors are almost parallel, so derivatives of "
-    "eigenvalues and eigenvectors are "
-    "inaccurate, or do not exist."
+    "eigenvalues and eigenvectors are inaccurate, or do not exist."
 )
 
 
@@ -162,14 +159,10 @@ def unknown(xp: Any, name: str, M: Array, same: Array) -> Array:
         return (0 * M,)
 
     def backward(cotangents: tuple[Array, ...], same: Array) -> tuple[Array, ...]:
-        parts = checked(
-            xp,
-            TWICE.format(name, ", so NaN is given"),
-            cotangents,
-            lambda parts, same: counts(parts[0], same),
-            same,
-        )
-        return tuple(xp.where(xp.isnan(M), M, 0) for M in parts)
+        text = TWICE.format(name, ", so NaN is given")
+        judge = lambda cotangents, same: counts(cotangents[0], same)
+        (M,) = checked(xp, text, cotangents, judge, same)
+        return (xp.where(xp.isnan(M), M, 0),)
 
     return linear_map(xp, forward, backward, (M,), same)[0]
 
@@ -182,9 +175,7 @@ def checked(
     *constants: Array,
 ) -> tuple[Array, ...]:
     """The cotangents, NaN and a warning where `judge(cotangents, *constants)` holds."""
-    bad = judge(
-        tuple(xp.stop_gradient(x) for x in cotangents), *(xp.stop_gradient(x) for x in constants)
-    )
+    bad = judge(tuple(map(xp.stop_gradient, cotangents)), *map(xp.stop_gradient, constants))
     xp.warn_later(bad, text, category=DerivativeWarning)
     spoil = xp.where(bad, math.nan, 0.0)
     return tuple(
@@ -205,6 +196,10 @@ def exceeds(xp: Any, x: Array, size: Array, axes: int) -> Array:
     return largest(xp, x, axes) > xp.eps(x.dtype) ** NEGLIGIBLE * size
 
 
+def _any_exceeds(xp: Any, matrices: list[Array], size: Array) -> Array:
+    return functools.reduce(xp.logical_or, (exceeds(xp, X, size, 2) for X in matrices))
+
+
 def spread(xp: Any, x: Array, same: Array) -> Array:
     """The differences of entries of x that belong to values that are the same."""
     return xp.where(same, x[..., :, None] - x[..., None, :], 0 * x[..., None])
@@ -218,12 +213,8 @@ def largest_of(xp: Any, g: Array, *others: Array) -> Array:
 
 def differs(xp: Any, P: Array, same: Array) -> Array:
     """Whether the part of P inside a cluster is not a multiple of the identity."""
-    apart = off_diagonal(xp, same)
-    size = largest(xp, P, 2)
-    return xp.logical_or(
-        exceeds(xp, xp.where(apart, P, 0), size, 2),
-        exceeds(xp, spread(xp, xp.diagonal(P), same), size, 2),
-    )
+    inside = xp.where(off_diagonal(xp, same), P, 0)
+    return _any_exceeds(xp, [inside, spread(xp, xp.diagonal(P), same)], largest(xp, P, 2))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -289,12 +280,11 @@ def judge_pairs(xp: Any, is_hermitian: bool, cotangents: tuple, same: Array) -> 
     from another, or the phases of orthonormal ones."""
     g, S, *_ = cotangents
     size = largest_of(xp, *cotangents)
-    inside = (
-        xp.where(same, S - adjoint(xp, S), 0)
-        if is_hermitian
-        else xp.where(off_diagonal(xp, same), S, 0)
-    )
-    return xp.logical_or(exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2))
+    if is_hermitian:
+        inside = xp.where(same, S - adjoint(xp, S), 0)
+    else:
+        inside = xp.where(off_diagonal(xp, same), S, 0)
+    return _any_exceeds(xp, [spread(xp, g, same), inside], size)
 
 
 def twice(
@@ -366,10 +356,9 @@ def _svd_tangent(
 ) -> tuple[Array, Array, Array]:
     (U, s, Vh), dA = output, tangents[0]
     m, n, k = U.shape[-2], Vh.shape[-1], s.shape[-1]
-    V, Uh = adjoint(xp, Vh), adjoint(xp, U)
+    V, Uh, same = adjoint(xp, Vh), adjoint(xp, U), close(xp, s)
     dAV = xp.matmul(dA, V)
     P = xp.matmul(Uh, dAV)
-    same = close(xp, s)
     held = xp.stop_gradient(s)
     zero = held <= ROUNDINGS * max(m, n) * xp.eps(s.dtype) * xp.max(held, axis=-1, keepdims=True)
     nothing = xp.logical_and(zero[..., :, None], zero[..., None, :])
@@ -379,9 +368,8 @@ def _svd_tangent(
     R = (dAV - xp.matmul(U, P)) * inverse if m > k else 0 * U
     Q = (inner_products(xp, dA, U) - xp.matmul(V, adjoint(xp, P))) * inverse if n > k else 0 * V
 
-    def judge(cotangents: tuple, same: Array, zero: Array) -> Array:
-        g, S, D, G, H = cotangents
-        nothing = xp.logical_and(zero[..., :, None], zero[..., None, :])
+    def judge(cotangents: tuple, same: Array, zero: Array, nothing: Array) -> Array:
+        g, S, D, *outer = cotangents
         size = largest_of(xp, *cotangents)
         unsure = [
             xp.where(zero, g, 0)[..., None],
@@ -389,21 +377,18 @@ def _svd_tangent(
             xp.where(same, S - adjoint(xp, S), 0 * S),
             xp.where(nothing, D - adjoint(xp, D), 0 * D),
         ]
-        unsure += [xp.where(zero[..., None, :], G, 0)] if m > k else []
-        unsure += [xp.where(zero[..., None, :], H, 0)] if n > k else []
-        return functools.reduce(xp.logical_or, (exceeds(xp, x, size, 2) for x in unsure))
+        unsure += [xp.where(zero[..., None, :], G, 0) for G in outer if G.shape[-2] > k]
+        return _any_exceeds(xp, unsure, size)
 
-    moved = xp.real(xp.diagonal(P))
-
-    def unequal(P: Array, same: Array, zero: Array) -> Array:
+    def unequal(P: Array, same: Array, *_: Array) -> Array:
         return differs(xp, hermitian(xp, P), same)
 
-    held = xp.stop_gradient(Uh), xp.stop_gradient(V)
-    M = change(xp, hermitian(xp, xp.matmul(held[0], xp.matmul(primals[0], held[1]))))
-    M = unknown(xp, "svd", M, same)
-    moved = moved + xp.real(xp.sum(P * xp.matrix_transpose(M), axis=-1))
+    M = xp.matmul(xp.stop_gradient(Uh), xp.matmul(primals[0], xp.stop_gradient(V)))
+    M = unknown(xp, "svd", change(xp, hermitian(xp, M)), same)
+    moved = xp.real(xp.diagonal(P)) + xp.real(xp.sum(P * xp.matrix_transpose(M), axis=-1))
     X, Y = (x + xp.matmul(M, x) - xp.matmul(x, M) for x in (X, Y))  # what they lack is of this kind
-    moved, X, Y, R, Q = guarded(xp, once("svd"), (moved, X, Y, R, Q), P, unequal, judge, same, zero)
+    parts, where = (moved, X, Y, R, Q), (same, zero, nothing)
+    moved, X, Y, R, Q = guarded(xp, once("svd"), parts, P, unequal, judge, *where)
     dU, dV = xp.matmul(U, X + Y) / 2 + R, xp.matmul(V, X - Y) / 2 + Q
     return dU, moved, adjoint(xp, dV)
 
@@ -412,10 +397,9 @@ def _svd_tangent(
 
 
 DEPENDENT = (
-    "qr: columns are dependent, or zero, so that A = Q R is not unique: what depends on more of "
-    "it than their product has no derivative "
-    "here, and NaN is given. Functions of the matrix have one: inv(A), exp(A), apply(f, A), "
-    "norm(A), ..."
+    "qr: columns are dependent, or zero, so that A = Q R is not unique: what depends on more of it "
+    "than their product has no derivative here, and NaN is given. Functions of the matrix have "
+    "one: inv(A), exp(A), apply(f, A), norm(A), ..."
 )
 
 

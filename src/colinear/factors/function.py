@@ -139,7 +139,7 @@ class KroneckerFunction(LinearOperator):
 
     def _expanded(self, xp: Any, parts: derivatives.Factors) -> LinearOperator:
         phi = self._grid.of(parts.values, parts.a, parts.b)
-        phi = xp.reshape(phi, (*phi.shape[: phi.ndim - len(parts.values)], -1))
+        phi = derivatives.flat(xp, phi, len(parts.values))
         V = Kronecker(*(Dense(V) for V in parts.vectors))
         return Product(V, Diagonal(phi), V.H)
 

@@ -133,6 +133,16 @@ def test_jax_gradients_in_one_program() -> None:
     assert abs(gradient - slope(1.0)) < 0.1 * abs(slope(1.0)) + 0.5
 
 
+def test_forward_mode_of_jax_follows_b_alone() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    A = co.opaque(co.PSD(co.Dense(jnp.asarray(matrix(1.0)))))
+    f = lambda b: co.solve_and_logdet(A, b, co.SLQ(5))[0]
+    moved = jax.jvp(f, (jnp.asarray(Y),), (jnp.asarray(Y[::-1]),))[1]
+    np.testing.assert_allclose(moved, np.linalg.solve(matrix(1.0), Y[::-1]), rtol=1e-5)
+
+
 def test_failures_are_told() -> None:
     bad = co.opaque(co.PSD(co.Dense(np.diag(np.linspace(-1, 1, 40)))))
     _, info = co.solve_and_logdet(bad, Y, co.SLQ(10), info=True)

@@ -111,9 +111,9 @@ def linear_rule(rule: Any, x: tuple, constants: tuple = (), like: tuple | None =
         constants; `tangent(x, constants, dx, moved, output)`, the change of the answer with x
         (None: it stays) and with the constants; and `cotangent(x, constants, g, output, back)`,
         which pulls g back to the constants, None for those that do not move, where `back` is what g
-        is for x. The last two are made of what can be differentiated. Optional are `aux`, how many
-        of the last arrays of the answer are not part of it and have no derivative, and then
-        `again()`, the rule without them.
+        is for x. The last two are made of what can be differentiated. `again()` is the rule for
+        another x, where `apply` gives an answer that is known, or `aux`, which is optional: how many
+        of the last arrays of the answer are not part of it and have no derivative.
     like : tuple, optional
         Arrays of the shapes and dtypes of the answer. Then `apply` is not traced to find them out.
     """
@@ -186,7 +186,7 @@ def _jvp(primals: Any, tangents: Any, *, rule: Any, count: int, program: Program
     split = len(out) - _aux(rule)
     known = tuple(out[:split])
     if all(is_zero[count:]):
-        found = linear_rule(rule.again() if _aux(rule) else rule, dx, constants, known)
+        found = linear_rule(rule.again(), dx, constants, known)
     else:
         found = rule.tangent(x, constants, None if all(is_zero[:count]) else dx, moved, known)
     return out, [*found, *map(_no_tangent, out[split:])]
@@ -250,7 +250,8 @@ class Mapped:
         return _aux(self.rule)
 
     def again(self) -> Mapped:
-        return Mapped(self.rule.again(), self.axes)
+        rule = self.rule.again()
+        return self if rule is self.rule else Mapped(rule, self.axes)
 
     def adjoint(self) -> Mapped:
         return Mapped(self.rule.adjoint(), self.axes)

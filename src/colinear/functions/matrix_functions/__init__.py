@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ... import autodiff
-from ...backends import Array, adjoint
+from ...backends import Array, adjoint, eye_like, matrix_inverse, without_zeros
 from ...dispatch import Choice, Cost, function
 from ...factors.dense import probe
 from ...info import Info, report
@@ -235,54 +235,57 @@ def evaluate(
         # not known to be self-adjoint, but plain to see
         claimed = Dense(xp.astype(M, A.dtype))._claim(SELF_ADJOINT)
         return _by_eigenbasis(A, True, lambda: by_unitary(claimed, f, chosen))
-    cost = Cost(30.0 * A.shape[-1] * math.prod(A.shape), 32.0 * math.prod(A.shape))
-    run = lambda: _by_matrix(A, M, general)
-    return Choice(run, name, cost, "A is not known to be self-adjoint", partial(identity_like, A))
+    run, why = lambda: _by_matrix(A, M, general), "A is not known to be self-adjoint"
+    return Choice(run, name, _cost(A, 30.0, 32.0), why, partial(identity_like, A))
 
 
 def _by_matrix(A: LinearOperator, M: Array, general: General) -> LinearOperator:
-    xp = A.xp
+    xp, X = A.xp, M
     if 0 not in M.shape:
-        is_seen = not is_traced_or_differentiated(xp, M)
         with ignore_float_errors(xp):
-            M = general(xp, A, M)
+            X = general(xp, A, M)
             # on a device those functions that may be complex have been found, and seen, on the host
-            M = real_if_real(xp, A, M) if is_seen and not is_unseen(M) else M
-    return Dense(to_result_dtype(xp, M, A.dtype))
+            if not is_traced_or_differentiated(xp, M) and not is_unseen(X):
+                X = real_if_real(xp, A, X)
+    return Dense(to_result_dtype(xp, X, A.dtype))
 
 
 def _by_eigenbasis(
     A: LinearOperator, is_hermitian: bool, run: Callable[[], LinearOperator]
 ) -> Choice:
     """The choice of eigenvectors: of a self-adjoint A (Eigh), or of any."""
-    size, like = math.prod(A.shape), partial(identity_like, A)
+    like = partial(identity_like, A)
     if is_hermitian:
         why = "A is known to be self-adjoint: f(A) = Q f(Λ) Q^H"
-        return Choice(run, "Eigh", Cost(10.0 * A.shape[-1] * size, 16.0 * size), why, like)
-    cost = Cost(30.0 * A.shape[-1] * size, 32.0 * size)
-    return Choice(run, "Eig", cost, "f(A) = V f(Λ) V^-1", like)
+        return Choice(run, "Eigh", _cost(A, 10.0, 16.0), why, like)
+    return Choice(run, "Eig", _cost(A, 30.0, 32.0), "f(A) = V f(Λ) V^-1", like)
+
+
+def _cost(A: LinearOperator, products: float, bytes_held: float) -> Cost:
+    """Of an algorithm on the matrix, by so many products of matrices."""
+    size = math.prod(A.shape)
+    return Cost(products * A.shape[-1] * size, bytes_held * size)
 
 
 def by_unitary(A: LinearOperator, f: Scalar, method: Method) -> LinearOperator:
     """Q f(Λ) Q^H"""
-    xp, positive = A.xp, bool(A.properties & POSITIVE_SEMIDEFINITE)
-    negligible = A.shape[-1] * xp.eps(A.dtype)
-    parts = None if eig.find(A).is_base else factored(A)
+    xp, is_base = A.xp, eig.find(A).is_base
+    parts = None if is_base else factored(A)
     if parts is not None:
-        f_values = of_values(xp, f, parts.spectrum(), positive, negligible)
-        function = parts.function(on_spectrum(xp, f, f_values, positive))
+        f_values = of_values(A, f, parts.spectrum())
+        function = parts.function(on_spectrum(A, f, f_values))
         return function._claim(claims_of(xp, f, f_values))
     if has_factored_spectrum(A):
         values, Q = factored_spectrum(A)
     else:
         # whose derivative is that of f(A), not of the pairs
-        held = A.detach() if eig.find(A).is_base else A
+        held = A.detach() if is_base else A
         values, Q = eig(held, None, "LM", None if isinstance(method, Auto) else method)
-    f_values = of_values(xp, f, values, positive, negligible)
+    f_values = of_values(A, f, values)
     if not isinstance(Q, Dense):
         found: LinearOperator = Product(Q, Diagonal(f_values), Q.H)
     elif is_traced_or_differentiated(xp, M := dense(A)) and 0 not in M.shape:
-        g = on_spectrum(xp, f, f_values, positive)
+        g = on_spectrum(A, f, f_values)
         X = autodiff.spectral_function(xp, g, M, values, Q.A, True)
         found = Dense(to_result_dtype(xp, X, A.dtype))
     else:
@@ -291,15 +294,19 @@ def by_unitary(A: LinearOperator, f: Scalar, method: Method) -> LinearOperator:
     return found._claim(claims_of(xp, f, f_values))
 
 
-def on_spectrum(xp: Any, f: Scalar, values: Array, positive: bool) -> Callable[[Array], Array]:
-    """f as it was applied to the eigenvalues: on complex numbers where that gave them, on no
-    negative ones where none were promised."""
+def on_spectrum(A: LinearOperator, f: Scalar, values: Array) -> Callable[[Array], Array]:
+    """f as it was applied to the eigenvalues of A: on complex numbers where that gave these values,
+    on no negative ones where none were promised."""
 
+    xp, positive = A.xp, A.properties & POSITIVE_SEMIDEFINITE
     is_complex, dtype = xp.is_complex(values), values.dtype
 
     def g(x: Array) -> Array:
         if f.principal and not xp.is_complex(x):
-            x = xp.astype(x, dtype) if is_complex else xp.where(x < 0, 0 * x, x) if positive else x
+            if is_complex:
+                x = xp.astype(x, dtype)
+            elif positive:
+                x = xp.where(x < 0, 0 * x, x)
         return f.of(xp, x)
 
     return g
@@ -323,11 +330,10 @@ def real_if_real(xp: Any, A: LinearOperator, X: Array) -> Array:
     if A.is_complex or not xp.is_complex(X) or xp.is_traced(X):
         return X
     sizes = [xp.max(xp.abs(xp.stop_gradient(part))) for part in (xp.imag(X), X)]
-    if not (is_unseen(X) and take_for_granted(_is_real, *sizes)) and not _is_real(
-        *(host_value(xp, size) for size in sizes)
-    ):
-        return X
-    return to_result_dtype(xp, xp.real(X), A.dtype)
+    is_granted = is_unseen(X) and take_for_granted(_is_real, *sizes)
+    if is_granted or _is_real(*(host_value(xp, size) for size in sizes)):
+        return to_result_dtype(xp, xp.real(X), A.dtype)
+    return X
 
 
 def _is_real(imaginary: Any, whole: Any) -> bool:
@@ -352,8 +358,8 @@ def _report_residual(
 
 
 def _relative(xp: Any, difference: Array, M: Array) -> Array:
-    size = xp.max(xp.abs(M), axis=(-2, -1))
-    return xp.max(xp.abs(difference), axis=(-2, -1)) / xp.where(size == 0, 1, size)
+    change, size = (xp.max(xp.abs(X), axis=(-2, -1)) for X in (difference, M))
+    return change / without_zeros(xp, size)
 
 
 def _on_host(xp: Any, M: Array, name: str, *each: Any) -> Any:
@@ -393,14 +399,10 @@ def root_of_matrix(xp: Any, A: LinearOperator, M: Array) -> Array:
 
 def inverse_root_of_matrix(xp: Any, A: LinearOperator, M: Array) -> Array:
     X = _on_host(xp, M, "sqrtm")
-    I = xp.eye(M.shape[-1], dtype=M.dtype, device=xp.device_of(M))
-    if X is None:
-        Y = autodiff.square_root(xp, _for_roots(xp, M))[1]
-    else:
-        Y = xp.lu_solve(*xp.lu_factor(X), xp.broadcast_to(xp.astype(I, X.dtype), X.shape))
-    _report_residual(
-        xp, A, "sqrtm", _relative(xp, xp.matmul(xp.matmul(Y, M), Y) - I, I), is_singular(xp, M)
-    )
+    I = eye_like(xp, M)
+    Y = autodiff.square_root(xp, _for_roots(xp, M))[1] if X is None else matrix_inverse(xp, X)
+    residual = _relative(xp, xp.matmul(xp.matmul(Y, M), Y) - I, I)
+    _report_residual(xp, A, "sqrtm", residual, is_singular(xp, M))
     return Y
 
 
@@ -437,9 +439,8 @@ def power_of_matrix(p: Any) -> General:
             L = autodiff.logarithm(xp, _for_roots(xp, M))
             X, rest = xp.expm(part * L), xp.expm((1 - part) * L)
         singular = is_singular(xp, M) if p < 0 else None
-        _report_residual(
-            xp, A, "fractional power", _relative(xp, xp.matmul(X, rest) - M, M), singular
-        )
+        residual = _relative(xp, xp.matmul(X, rest) - M, M)
+        _report_residual(xp, A, "fractional power", residual, singular)
         return xp.matmul(X, roots.integer_power(xp, M, down)) if down else X
 
     return of_matrix

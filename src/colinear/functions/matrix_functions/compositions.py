@@ -152,7 +152,7 @@ def _in_general_spectrum(A: Any, call: Call) -> Any:
     values, V, inverse = found
     xp = A.xp
     values = xp.astype(values, xp.complex_dtype(values.dtype)) if call.f.name == "apply" else values
-    y = of_values(xp, call.f, values, False, A.shape[-1] * xp.eps(A.dtype))
+    y = of_values(A, call.f, values)
     return Product(V, Diagonal(real_if_real(xp, A, y)), inverse)
 
 

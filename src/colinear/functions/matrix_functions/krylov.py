@@ -6,13 +6,14 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ... import autodiff, backends
-from ...backends import Array, program
+from ... import autodiff
+from ...autodiff.krylov import Dual
+from ...backends import Array, eye_like, namespace_of, program
 from ...dispatch import Cost
 from ...errors import MethodError
 from ...factors.function import FunctionOf
@@ -22,12 +23,22 @@ from ...methods.basis import larger, plain
 from ...methods.krylov_function import function_times
 from ...operators import Dense, LinearOperator, Scaled
 from ...operators.autograd import linearised
+from ...operators.tree import pullback
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import FIRST_FAILURE, Status, combine, first_failure, known_status
+from ...status import FIRST_FAILURE, Status, combine, deliver, first_failure, known_status
 from .. import matrix_functions
 from ..common import ignore_float_errors, to_result_dtype
 from ..solve.inverse import LARGEST_DENSE
-from .krylov_derivatives import KrylovRuns, by_rows, jostled, relative_change, starts_of
+from .krylov_derivatives import (
+    along_program,
+    back_program,
+    by_rows,
+    part_of,
+    perturbed,
+    relative_change,
+    ritz_values,
+    starts_of,
+)
 from .spectra import closed_over, refuse_derivative
 
 STEPS = 200  # the most of a run, unless told
@@ -53,12 +64,12 @@ def krylov_operator(A: LinearOperator, f: Any, method: Method) -> LinearOperator
     positive = hermitian and bool(A.properties & POSITIVE_SEMIDEFINITE)
     chosen = method if isinstance(method, Krylov) else Krylov(tol=method.tol)
     is_complex = A.is_complex or (f.principal and not positive)
-    evaluate = functools.partial(_evaluate, f, chosen, is_complex)
     becomes_complex, mirrored = is_complex and not A.is_complex, f.name != "apply" or hermitian
+    evaluate = KrylovFunction(f, chosen, is_complex)
     function = FunctionOf._of(A, evaluate, f.name, becomes_complex, mirrored)
     if not hermitian or (f.principal and not positive):
         return function
-    return function._claim(POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative else SELF_ADJOINT)
+    return function._claim(f.claims)
 
 
 def cost(A: LinearOperator, method: Any) -> Cost:
@@ -67,96 +78,173 @@ def cost(A: LinearOperator, method: Any) -> Cost:
     return Cost(steps * (A.flops + 4.0 * steps * n), 8.0 * steps * n)
 
 
-def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Array) -> Array:
-    """f(A) X, columns in groups for which there is room; reports how it went."""
-    xp = backends.namespace_of(X)
-    leaves = A.arrays()
-    if xp.is_compiling():
-        raise MethodError(
-            f"{f.name}: Krylov looks at values, which torch.compile hides. Call it outside of "
-            "what is compiled."
-        )
-    batch = A.batch_shape if X.ndim == 2 else X.shape[:-2]
-    dtype = xp.result_type(X.dtype, A.dtype)
-    out = xp.complex_dtype(dtype) if is_complex else dtype
-    if 0 in X.shape:
-        return xp.zeros((*batch, *X.shape[-2:]), dtype=out, device=xp.device_of(X))
-    X = xp.broadcast_to(X, (*batch, *X.shape[-2:]))
-    if xp.is_complex(X) and not A.is_complex:
-        # In real arithmetic Ritz values on a cut stay there. In complex arithmetic rounding would
-        # move each to a side of its own.
-        k = X.shape[-1]
-        Y = _evaluate(f, method, is_complex, A, xp.concat([xp.real(X), xp.imag(X)], axis=-1))
-        return Y[..., :k] + 1j * Y[..., k:]
-    runs, hidden = KrylovRuns(f, method), closed_over(f, A)
-    # else torch records the run itself
-    if hidden and (xp.name == "jax" or xp.is_differentiated(X, *leaves)):
-        X = X + xp.astype(refuse_derivative(A, hidden, "Krylov()"), X.dtype)
-    # under vmap: one after the other
-    if xp.name == "torch" and any(xp.is_traced(x) for x in (X, *leaves)):
-        return autodiff.krylov_product(runs, A, xp.astype(X, out), None)
-    fixed = A.detach()
-    result, error, steps, status, parts = _product(
-        xp, f, method, fixed, xp.astype(xp.stop_gradient(X), dtype)
-    )
-    tol, message = method.tolerance(xp, dtype), ""
-    if xp.is_complex(result) and not xp.is_complex(out):  # which is cut off
-        lost = xp.max(xp.abs(xp.imag(result))) > max(tol, LOST) * xp.max(xp.abs(result))
-        status = combine([status, first_failure(xp, (xp.logical_not(lost), Status.INACCURATE))])
-        message = COMPLEX if not xp.is_traced(lost) and bool(lost) else ""
-        result = xp.real(result)
-    iterations = steps // X.shape[-1] if isinstance(steps, int) else None
-    report(
-        Info(
-            known_status(xp, status),
-            error <= tol,
-            iterations,
-            matvecs=steps,
-            error=error,
-            method="Krylov",
-            message=message,
-        )
-    )
-    result = xp.astype(result, out)
-    if not xp.is_differentiated(X, *leaves):
-        return result
-    X = xp.astype(X, out)
-    for _ in range(parts - 1):  # an exponential taken in parts is differentiated so
-        X = autodiff.krylov_product(runs, (1 / parts) * A, X, None)
-    return autodiff.krylov_product(runs, A if parts == 1 else (1 / parts) * A, X, result)
+@dataclass(frozen=True)
+class KrylovFunction:
+    """f(A) X for a `Scalar` f, and the maps of `autodiff.krylov`, of which failures are warned of:
+    the answer itself is there already."""
 
+    f: Any
+    method: Krylov
+    is_complex: bool
 
-def _product(
-    xp: Any, f: Any, method: Krylov, A: LinearOperator, X: Array
-) -> tuple[Array, Array, Any, Any, int]:
-    """f(A) X, its estimated error, the products with A, the worst status, and in how many parts
-    an exponential was taken."""
-    m, width = _sizes(A, X, method)
-    run = program(xp.name, _program, f, method, m)
-    groups, errors, steps, statuses, most = [], [], 0, [], 1
-    for i in range(0, X.shape[-1], width):
-        group = X[..., i : i + width]
-        Y, error, count, status = run(A, group)
-        if f.name == "exp" and method.max_iters is None and ran_out(xp, status):
-            Y, error, count, status, parts = _in_parts(xp, f, method, m, A, group)
+    @property
+    def name(self) -> str:
+        return str(self.f.name)
+
+    def __call__(self, A: LinearOperator, X: Array) -> Array:
+        """f(A) X; reports how it went."""
+        xp, leaves = namespace_of(X), A.arrays()
+        if xp.is_compiling():
+            raise MethodError(
+                f"{self.name}: Krylov looks at values, which torch.compile hides. Call it outside "
+                "of what is compiled."
+            )
+        batch = A.batch_shape if X.ndim == 2 else X.shape[:-2]
+        dtype = xp.result_type(X.dtype, A.dtype)
+        out = xp.complex_dtype(dtype) if self.is_complex else dtype
+        X = xp.broadcast_to(X, (*batch, *X.shape[-2:]))
+        if 0 in X.shape:
+            return xp.astype(X, out)
+        if xp.is_complex(X) and not A.is_complex:
+            # In real arithmetic Ritz values on a cut stay there. In complex arithmetic rounding
+            # would move each to a side of its own.
+            k = X.shape[-1]
+            Y = self(A, xp.concat([xp.real(X), xp.imag(X)], axis=-1))
+            return Y[..., :k] + 1j * Y[..., k:]
+        hidden = closed_over(self.f, A)
+        # else torch records the run itself
+        if hidden and (xp.name == "jax" or xp.is_differentiated(X, *leaves)):
+            X = X + xp.astype(refuse_derivative(A, hidden, "Krylov()"), X.dtype)
+        # under vmap: one after the other
+        if xp.name == "torch" and any(xp.is_traced(x) for x in (X, *leaves)):
+            return autodiff.krylov_product(self, A, xp.astype(X, out), None)
+        held = xp.astype(xp.stop_gradient(X), dtype)
+        result, error, steps, status, parts = self.product(A.detach(), held)
+        tol, message = self.method.tolerance(xp, dtype), ""
+        if xp.is_complex(result) and not xp.is_complex(out):  # which is cut off
+            lost = xp.max(xp.abs(xp.imag(result))) > max(tol, LOST) * xp.max(xp.abs(result))
+            status = combine([status, first_failure(xp, (xp.logical_not(lost), Status.INACCURATE))])
+            message = COMPLEX if not xp.is_traced(lost) and bool(lost) else ""
+            result = xp.real(result)
+        iterations = steps // X.shape[-1] if isinstance(steps, int) else None
+        details: Any = {"method": "Krylov", "message": message}
+        status = known_status(xp, status)
+        report(Info(status, error <= tol, iterations, matvecs=steps, error=error, **details))
+        result = xp.astype(result, out)
+        if not xp.is_differentiated(X, *leaves):
+            return result
+        X, B = xp.astype(X, out), part_of(A, parts)
+        for _ in range(parts - 1):  # an exponential taken in parts is differentiated so
+            X = autodiff.krylov_product(self, B, X, None)
+        return autodiff.krylov_product(self, B, X, result)
+
+    def product(self, A: LinearOperator, X: Array) -> tuple[Array, Array, Any, Any, int]:
+        """f(A) X, its estimated error, the products with A, the worst status, and in how many parts
+        an exponential was taken."""
+        xp, m = namespace_of(X), min(A.shape[-1], self.method.max_iters or STEPS)
+        tol = self.method.tolerance(xp, X.dtype)
+        groups, errors, steps, statuses, most = [], [], 0, [], 1
+        for group in _groups(A, X, m):
+            count = 0
+            # exp(A) X = exp(A/s) ... exp(A/s) X, with s doubled until one part converges
+            for parts in self.partitions():
+                method = replace(self.method, tol=tol / parts)
+                run, B = program(xp.name, _program, self.f, method, m), part_of(A, parts)
+                Y, error, more, status = run(B, group)
+                count = count + more
+                if not ran_out(xp, status) if parts == 1 else int(status) == Status.SUCCESS:
+                    break
+            else:
+                parts = 1
+            # errors of parts add up; where they would shrink, that is on the safe side
+            for _ in range(parts - 1):
+                Y, rest, more, again = run(B, Y)
+                error, count, status = error + rest, count + more, combine([status, again])
             most = max(most, parts)
-        groups.append(Y)
-        errors.append(error)
-        statuses.append(status)
-        steps = steps + count * min(width, X.shape[-1] - i)
-    return (
-        xp.concat(groups, axis=-1),
-        xp.concat(errors, axis=-1),
-        steps,
-        combine(statuses),
-        most,
-    )
+            groups.append(Y)
+            errors.append(error)
+            statuses.append(status)
+            steps = steps + count * group.shape[-1]
+        Y, error = xp.concat(groups, axis=-1), xp.concat(errors, axis=-1)
+        return Y, error, steps, combine(statuses), most
+
+    def partitions(self) -> list[int]:
+        """In how many parts an exponential may be taken, where the steps are too few for one."""
+        is_free = self.name == "exp" and self.method.max_iters is None
+        return [2**i for i in range(HALVINGS + 1 if is_free else 1)]
+
+    def times(self, A: LinearOperator, X: Array, transposed: bool = False) -> Array:
+        """f(A) X, or f(A^T) X."""
+        *found, _ = self.product(A.T if transposed else A, X)
+        return namespace_of(X).astype(self._reported(*found), X.dtype)
+
+    def along(self, A: LinearOperator, moved: tuple, X: Array, transposed: bool = False) -> Array:
+        """L(A, dA) X, or L(A^T, dA^T) X."""
+        xp, (m, columns), groups = namespace_of(X), self._columns(A, X), []
+        for (group,) in columns:
+            parts, run, found = self._run(along_program, (m, transposed), A, moved, group)
+            Y = self._reported(*found)
+            B = part_of(A.T if transposed else A, parts)
+            for _ in range(parts - 1):  # d(e^B e^B x) = e^B d(e^B x) + L(B, dB) e^B x
+                group = self.times(B, group)
+                Y = self.times(B, Y) + self._reported(*run(A, moved, group))
+            groups.append(Y)
+        return xp.astype(xp.concat(groups, axis=-1), X.dtype)
+
+    def back(self, A: LinearOperator, X: Array, G: Array) -> tuple[Array, ...]:
+        """What G, a cotangent of f(A) X, is for the leaves of A that move."""
+        xp, (m, columns), pulled = namespace_of(X), self._columns(A, X, G), []
+        for part, cotangent in columns:
+            parts, run, (W, V, *ended) = self._run(back_program, (m,), A, part, cotangent)
+            B, left = part_of(A, parts), [cotangent]
+            for _ in range(parts - 1):  # of y = e^B ... e^B x, each factor has its own x and g
+                left.append(xp.conj(self.times(B, xp.conj(left[-1]), transposed=True)))
+            for i, g in enumerate(reversed(left)):
+                if parts > 1:
+                    W, V, *ended = run(A, part, g)
+                    part = self.times(B, part) if i < parts - 1 else part
+                W = self._reported(W, *ended)
+                product = functools.partial(_part_times, parts, V, W.dtype)
+                pulled.append([x for x in pullback(A, product, W) if x is not None])
+        return tuple(functools.reduce(operator.add, each) for each in zip(*pulled, strict=True))
+
+    def _columns(self, A: LinearOperator, *blocks: Array) -> tuple[int, Any]:
+        """The most steps of a run for derivatives, which converge a little later, and the columns
+        of the blocks in groups: four bases are kept for each."""
+        if isinstance(A, Dual) and self.name == "apply":
+            raise NotImplementedError(
+                "apply: products by Krylov() have no second derivatives with respect to A, since "
+                "nothing is known of f but its values. "
+                "Use Eigh(), or exp, log, sqrt, isqrt or power."
+            )
+        m = min(A.shape[-1], self.method.max_iters or STEPS + STEPS // 2)
+        return m, zip(*(_groups(A, X, 4 * m) for X in blocks), strict=True)
+
+    def _run(self, f: Any, static: tuple, A: LinearOperator, *arrays: Any) -> tuple[int, Any, Any]:
+        """A run in as few parts as it takes: how many, the run as a program, and what it found."""
+        for parts in self.partitions():
+            run = program(A.xp.name, f, self, parts, *static)
+            found = run(A, *arrays)
+            if not ran_out(A.xp, found[-1]):
+                break
+        return parts, run, found
+
+    def _reported(self, Y: Array, error: Array, steps: Any, status: Any) -> Array:
+        """Y, a product for a derivative, which warns if it failed."""
+        status = known_status(namespace_of(Y), status)
+        details: Any = {"method": "Krylov", "message": "This was a product for a derivative."}
+        info = Info(status, matvecs=steps, error=error, function=self.name, **details)
+        return deliver(info, "warn", Y)
 
 
-def _sizes(A: LinearOperator, X: Array, method: Krylov) -> tuple[int, int]:
-    """The most steps of a run, and how many columns there is room for."""
-    m = min(A.shape[-1], method.max_iters or STEPS)
-    return m, max(1, ROOM // (m * A.shape[-1] * math.prod(X.shape[:-2])))
+def _groups(A: LinearOperator, X: Array, vectors: int) -> list[Array]:
+    """The columns of X in groups for which there is room, with so many vectors for each."""
+    width = max(1, ROOM // (vectors * A.shape[-1] * math.prod(X.shape[:-2])))
+    return [X[..., i : i + width] for i in range(0, X.shape[-1], width)]
+
+
+def _part_times(parts: int, V: Array, dtype: Any, A: LinearOperator) -> Array:
+    return namespace_of(V).astype(part_of(A, parts) @ V, dtype)
 
 
 def ran_out(xp: Any, status: Any) -> bool:
@@ -164,50 +252,21 @@ def ran_out(xp: Any, status: Any) -> bool:
     return known_status(xp, status) is Status.MAX_ITERATIONS
 
 
-def _in_parts(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Array) -> Any:
-    """exp(A) X = exp(A/s) ... exp(A/s) X, with s doubled until one part converges."""
-    tol, total = method.tolerance(xp, X.dtype), 0
-    for parts in (2**i for i in range(1, HALVINGS + 1)):
-        B = (1 / parts) * A
-        run = program(
-            xp.name, _program, f, replace(method, tol=max(tol / parts, 4 * xp.eps(X.dtype))), m
-        )
-        Y, error, count, status = run(B, X)
-        total = total + count
-        if int(status) == Status.SUCCESS:
-            break
-    else:
-        return Y, error, total, status, 1
-    # errors of parts add up; where they would shrink, that is on the safe side
-    for _ in range(parts - 1):
-        Y, more, count, again = run(B, Y)
-        error, total, status = error + more, total + count, combine([status, again])
-    return Y, error, total, status, parts
-
-
 def _program(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Array) -> Any:
     """One run, a program in JAX."""
     A = linearised(A)
     (start,), noise, (size,), tol = starts_of(xp, method, X)
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
+    options: Any = {"m": m, "tol": tol, "has_pole": f.pole}
     with ignore_float_errors(xp):
         A, c = _turned(A)
         if A.properties & SELF_ADJOINT:
             small = functools.partial(_of_hermitian, xp, f, positive, c)
             multiply = by_rows(xp, A.__matmul__)
-            found = function_times(
-                xp,
-                lambda X: multiply(X[..., 0])[..., None],
-                start,
-                noise,
-                small,
-                m=m,
-                tol=tol,
-                hermitian=True,
-                has_pole=f.pole,
-            )
+            each = lambda X: multiply(X[..., 0])[..., None]
+            found = function_times(xp, each, start, noise, small, hermitian=True, **options)
         else:
-            found = _one_by_one(xp, A, start, noise, f, m, tol)
+            found = _one_by_one(xp, A, start, noise, f, options)
     Y, error, steps, done, _, doubt = found
     given = size != 0  # NaN is
     Y = xp.where(given[..., None], Y, 0)  # whatever the run from a random vector found
@@ -236,33 +295,28 @@ def _turned(A: LinearOperator) -> tuple[LinearOperator, Any]:
         and A.A.properties & SELF_ADJOINT
         and not A.properties & SELF_ADJOINT
         and not A.A.is_complex
+        and not getattr(A.scalar, "ndim", 0)
     ):
-        c = A.scalar
-        if not getattr(c, "ndim", 0):
-            return A.A, c
+        return A.A, A.scalar
     return A, None
 
 
-def _one_by_one(xp: Any, A: Any, start: Array, noise: Array, f: Any, m: int, tol: float) -> Any:
+def _one_by_one(xp: Any, A: Any, start: Array, noise: Array, f: Any, options: Any) -> Any:
     """Arnoldi for each column of each element of a batch."""
-    lanes, results = start.shape[:-1], []
+    lanes, runs = start.shape[:-1], []
     small = functools.partial(_of_general, xp, f)
-    options: Any = {"m": m, "tol": tol, "hermitian": False, "has_pole": f.pole}
     for place in np.ndindex(*lanes):
         multiply = (A[place[:-1]] if len(place) > 1 else A).__matmul__
-        run = function_times(xp, multiply, start[place], noise[place], small, **options)
-        results.append(run)
-
-    def together(name: str) -> Array:
-        arrays = [getattr(run, name) for run in results]
-        return xp.reshape(xp.stack(arrays, axis=0), (*lanes, *arrays[0].shape))
-
-    return results[0]._replace(
-        X=together("X"),
-        error=together("error"),
-        doubt=together("doubt"),
-        steps=functools.reduce(functools.partial(larger, xp), [run.steps for run in results]),
-        done=functools.reduce(operator.and_, [run.done for run in results]),
+        given = start[place], noise[place]
+        runs.append(function_times(xp, multiply, *given, small, hermitian=False, **options))
+    together = {}
+    for name in ("X", "error", "doubt"):
+        arrays = [getattr(run, name) for run in runs]
+        together[name] = xp.reshape(xp.stack(arrays, axis=0), (*lanes, *arrays[0].shape))
+    return runs[0]._replace(
+        **together,
+        steps=functools.reduce(functools.partial(larger, xp), [run.steps for run in runs]),
+        done=functools.reduce(operator.and_, [run.done for run in runs]),
     )
 
 
@@ -279,16 +333,7 @@ def _of_hermitian(xp: Any, f: Any, positive: bool, c: Any, T: Array) -> tuple[Ar
     if c is not None:
         values = c * values
         Q = xp.astype(Q, values.dtype)
-    scale = 0 * xp.real(values[..., 0])
-    if f.name == "exp":
-        scale = xp.max(xp.real(values), axis=-1)
-        values = values - scale[..., None]
-    if f.principal and c is None:
-        if positive:  # what is negative is rounding
-            floor = xp.eps(T.dtype) * xp.max(xp.abs(values), axis=-1, keepdims=True)
-            values = xp.maximum(values, floor if f.pole else 0 * floor)
-        else:
-            values = xp.astype(values, xp.complex_dtype(values.dtype))
+    (values,), scale = ritz_values(xp, f, positive, int(f.pole), values)
     weights = f.of(xp, values) * xp.conj(Q[..., 0, :])
     doubt = _doubt_near_pole(xp, f, values, weights, Q[..., 0, :]) if f.pole else 0 * scale
     return xp.matmul(Q, weights[..., None])[..., 0], scale, doubt
@@ -312,9 +357,7 @@ def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array, Array]:
     scale = doubt = 0 * xp.real(H[..., 0, 0])
     if f.name == "exp":
         scale = xp.max(xp.real(xp.eigvals(H)), axis=-1)
-        H = H - xp.astype(scale, H.dtype)[..., None, None] * xp.eye(
-            H.shape[-1], dtype=H.dtype, device=xp.device_of(H)
-        )
+        H = H - xp.astype(scale, H.dtype)[..., None, None] * eye_like(xp, H)
     if f.name == "exp" or (f.name in ("log", "sqrt", "isqrt") and xp.name != "jax"):
         dense = getattr(matrix_functions, f.name)
         with recording() as reports:
@@ -322,7 +365,7 @@ def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array, Array]:
         doubt = doubt + _doubt_of(xp, reports)
     else:
         column = _by_eigenvectors(xp, f, H)
-        doubt = relative_change(xp, column, _by_eigenvectors(xp, f, jostled(xp, H)), 1)
+        doubt = relative_change(xp, column, _by_eigenvectors(xp, f, perturbed(xp, H)), 1)
         if f.mirrored and not xp.is_complex(H):
             column = xp.real(column)
     if f.principal or f.name == "apply":
@@ -335,10 +378,11 @@ def _doubt_of(xp: Any, reports: list[Info]) -> Any:
     there is none."""
     worst = combine([info._status for info in reports])
     if not isinstance(worst, Status):  # it cannot be seen yet
-        return xp.where(
-            worst == int(Status.SINGULAR), math.inf, xp.where(worst >= int(FIRST_FAILURE), 1.0, 0.0)
-        )
-    return 0.0 if not worst.is_failure else math.inf if worst is Status.SINGULAR else 1.0
+        doubt = xp.where(worst >= int(FIRST_FAILURE), 1.0, 0.0)
+        return xp.where(worst == int(Status.SINGULAR), math.inf, doubt)
+    if worst is Status.SINGULAR:
+        return math.inf
+    return float(worst.is_failure)
 
 
 def _above_cut(xp: Any, H: Array) -> Array:
@@ -349,7 +393,7 @@ def _above_cut(xp: Any, H: Array) -> Array:
     values, step = xp.eigvals(H), CUT * xp.eps(H.dtype) * xp.max(xp.abs(H))
     if not bool(xp.any((xp.abs(xp.imag(values)) <= step) & (xp.real(values) < -step))):
         return H
-    return H + 2j * step * xp.eye(H.shape[-1], dtype=H.dtype, device=xp.device_of(H))
+    return H + 2j * step * eye_like(xp, H)
 
 
 def _by_eigenvectors(xp: Any, f: Any, H: Array) -> Array:
@@ -359,5 +403,5 @@ def _by_eigenvectors(xp: Any, f: Any, H: Array) -> Array:
             xp.real(values) < 0
         )
         values = xp.where(flat, xp.astype(xp.real(values), values.dtype), values)
-    unit = xp.astype(xp.eye(H.shape[-1], 1, dtype=H.dtype, device=xp.device_of(H)), V.dtype)
+    unit = eye_like(xp, V)[:, :1]
     return xp.matmul(V, f.of(xp, values)[..., None] * xp.lu_solve(*xp.lu_factor(V), unit))[..., 0]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import autodiff
-from ...backends import Array, adjoint, namespace_of
+from ...backends import Array, eye_like, inner_products, namespace_of
 from ...dispatch import Function, rule
 from ...info import recording, report
 from ...operators import (
@@ -38,6 +38,7 @@ from ...operators.sparse_algebra import SHIFT
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SelfAdjoint
 from ...status import Status, is_unseen
 from ..common import (
+    array_like,
     host_value,
     reports_nonfinite,
     seen_value,
@@ -48,7 +49,7 @@ from ..common import (
 )
 from ..spectrum import eig, not_empty
 from ..spectrum.compositions import split_shift
-from ..spectrum.order import cycles, grid_of, is_periodic, mirrored, symbol
+from ..spectrum.order import cycles, grid_of, is_periodic, symbol
 from ..spectrum.rules import compressed, cycles_can_be_seen, rank_is_small, ranks, two_factors
 from . import apply, batched_identity, exp, isqrt, log, on_spectrum, power, real_if_real, sqrt
 from .spectra import (
@@ -130,9 +131,9 @@ def claimed(A: LinearOperator, f: Scalar, values: Array, result: LinearOperator)
 
 def at(A: LinearOperator, f: Scalar, *points: float) -> Array:
     """f at a few points, in the precision of A."""
-    xp = A.xp
-    x = xp.asarray(np.asarray(points), dtype=xp.real_dtype(A.dtype), device=A._context.device)
-    return of_values(xp, f, x, min(points) >= 0)
+    dtype, device = A.xp.real_dtype(A.dtype), A._context.device
+    x = A.xp.asarray(np.asarray(points), dtype=dtype, device=device)
+    return of_values(A, f, x, is_exact=True)
 
 
 def combined(A: LinearOperator, a: Any, b: Any) -> LinearOperator:
@@ -176,17 +177,15 @@ def of_diagonal(A: Any, call: Call) -> LinearOperator:
     """f(diag(d)) = diag(f(d))"""
     xp, f = A.xp, call.f
     d = xp.real(A.d) if A.properties & SELF_ADJOINT else A.d
-    values = of_values(xp, f, d, bool(A.properties & POSITIVE_SEMIDEFINITE))
-    return Diagonal(values)._claim(claims_of(xp, f, values))
+    values = of_values(A, f, d, is_exact=True)
+    return claimed(A, f, values, Diagonal(values))
 
 
 @rules(ALL, SHIFT)
 def of_identity(A: Any, call: Call) -> LinearOperator:
     """f(c I) = f(c) I"""
-    xp = A.xp
-    c = xp.asarray(scalar_of(A), dtype=A.dtype, device=A._context.device)
-    values = of_values(xp, call.f, c[..., None], bool(A.properties & POSITIVE_SEMIDEFINITE))
-    c = values[..., 0].item() if A.is_neutral and xp.name == "numpy" else values[..., 0]
+    c = of_values(A, call.f, array_like(A, scalar_of(A))[..., None], is_exact=True)[..., 0]
+    c = c.item() if A.is_neutral and A.xp.name == "numpy" else c
     return ScaledIdentity(c, A.shape[-1], like=A if A.is_neutral else None)
 
 
@@ -202,7 +201,7 @@ def of_zero(A: Any, call: Call) -> LinearOperator:
 def of_projection(A: Any, call: Call) -> LinearOperator:
     """f(P) = f(0) I + (f(1) - f(0)) P"""
     is_all = A.Q.shape[-1] == A.shape[-1]
-    values = at(A, call.f, 1.0 if is_all else 0.0, 1.0)
+    values = at(A, call.f, float(is_all), 1.0)
     return claimed(A, call.f, values, combined(A, values[0], values[1] - values[0]))
 
 
@@ -226,7 +225,7 @@ def of_circulant(A: Any, call: Call) -> LinearOperator:
     is_looked_at = f.name != "apply" and (f.principal or not is_unseen(values))
     is_hermitian = bool(A.properties & SELF_ADJOINT) or (is_looked_at and _is_plainly_hermitian(A))
     x = xp.reshape(xp.real(values) if is_hermitian else values, (*A.batch_shape, n))
-    y = of_values(xp, f, x, bool(A.properties & POSITIVE_SEMIDEFINITE), n * xp.eps(A.dtype))
+    y = of_values(A, f, x)
     column = xp.ifftn(xp.reshape(y, values.shape), axes=axes)
     if not A.is_complex and (f.mirrored or (is_hermitian and not xp.is_complex(y))):
         column = xp.real(column)
@@ -238,26 +237,21 @@ def of_circulant(A: Any, call: Call) -> LinearOperator:
 def _is_plainly_hermitian(A: Any) -> bool:
     """Whether the first column can be seen to be that of a self-adjoint circulant, as the base
     case looks at matrices."""
-    xp = A.xp
-    kernel = A.col if isinstance(A, Circulant) else A.kernel
     if not values_are_seen(A):
         return False
-    if isinstance(A, Circulant):
-        return bool(host_value(xp, xp.all(A.col == xp.conj(mirrored(xp, A.col, (-1,))))))
-    axes = tuple(range(-len(A.grid), 0))
-    centered = all(2 * o + 1 == kernel.shape[axis] for o, axis in zip(A.origin, axes, strict=True))
-    return centered and bool(host_value(xp, xp.all(kernel == xp.conj(xp.flip(kernel, axis=axes)))))
+    B, xp = A.H, A.xp
+    ((own,), (other,)) = A.arrays(), B.arrays()
+    is_centered = isinstance(A, Circulant) or A.origin == B.origin
+    return is_centered and bool(host_value(xp, xp.all(own == other)))
 
 
 @rules((exp, log, sqrt, isqrt, apply), Permutation, when=cycles_can_be_seen)
 def of_permutation(A: Any, call: Call) -> LinearOperator:
     """f(P) = R^T diag(f(C), ...) R: along each of its cycles a permutation is a circulant C"""
-    xp = A.xp
     order, counts = cycles(A.perm.host)
 
     def along(m: int) -> LinearOperator:
-        shift = np.eye(1, m, m - 1)[0]  # C[i, i + 1] = 1
-        return call.again(Circulant(xp.asarray(shift, dtype=A.dtype, device=A._context.device)))
+        return call.again(Circulant(array_like(A, np.eye(1, m, m - 1)[0])))  # C[i, i + 1] = 1
 
     blocks = [
         Kronecker(Identity(count), along(m)) if count > 1 else along(m) for count, m in counts
@@ -287,6 +281,11 @@ def power_permutation(A: Any, p: Any, method: Any) -> LinearOperator:
     return result
 
 
+def _shift_and_term(A: Any) -> tuple[Any, LinearOperator]:
+    """c and U V^H of c I + U V^H."""
+    return split_shift(A) if isinstance(A, Sum) else (0.0, A)
+
+
 def low_rank_term(A: Any) -> Any:
     """A, or the low-rank term of the sum."""
     return next(term for term in (A.operands or (A,)) if isinstance(term, LowRank))
@@ -301,17 +300,15 @@ def low_rank_is_small(A: Any) -> bool:
 @rules(ALL, SelfAdjoint[Sum[LowRank, SHIFT]], when=low_rank_is_small)  # type: ignore[misc]
 def of_low_rank(A: Any, call: Call) -> LinearOperator:
     """f(c I + Q Λ Q^H) = f(c) I + Q (f(Λ + c) - f(c)) Q^H for Q^H Q = I"""
-    xp, f, n = A.xp, call.f, A.shape[-1]
-    c, term = split_shift(A) if isinstance(A, Sum) else (0.0, A)
+    xp, f = A.xp, call.f
+    c, term = _shift_and_term(A)
     if _is_smooth(A, term, f):
         return _of_gram_matrix(A, c, term, f)
     Q, small, _ = compressed(term._claim(SELF_ADJOINT))
     values, Z = eig(small._claim(SELF_ADJOINT), None, "LM")
-    c = xp.real(xp.asarray(c, dtype=A.dtype, device=A._context.device))[..., None]
-    c = xp.broadcast_to(c, (*A.batch_shape, 1))
+    c = xp.broadcast_to(xp.real(array_like(A, c))[..., None], (*A.batch_shape, 1))
     shifted = xp.broadcast_to(values + c, (*A.batch_shape, values.shape[-1]))
-    positive, points = bool(A.properties & POSITIVE_SEMIDEFINITE), xp.concat([shifted, c], axis=-1)
-    y = of_values(xp, f, points, positive, n * xp.eps(A.dtype))
+    y = of_values(A, f, xp.concat([shifted, c], axis=-1))
     rest, inner = y[..., -1], xp.make_diagonal(y[..., :-1] - y[..., -1:])
     return claimed(A, f, y, _shifted(A, rest, LowRank((Dense(Q) @ Z).to_dense(), None, inner)))
 
@@ -333,8 +330,8 @@ def _is_smooth(A: Any, term: Any, f: Scalar) -> bool:
 def _is_recorded(A: Any, term: Any) -> bool:
     """Whether derivatives are recorded of an operator with the term U U^H."""
     xp = A.xp
-    plain = term.V is None and term.core is None and not xp.is_compiling()
-    return plain and xp.is_differentiated(*A.arrays())
+    is_plain = term.V is None and term.core is None and not xp.is_compiling()
+    return is_plain and xp.is_differentiated(*A.arrays())
 
 
 def multiple_is_recorded(A: Any) -> bool:
@@ -347,28 +344,22 @@ def multiple_is_recorded(A: Any) -> bool:
 @rules((exp, apply), SelfAdjoint[Scaled[Sum[LowRank, SHIFT]]], when=multiple_is_recorded)  # type: ignore[misc]
 def of_multiple_of_low_rank(A: Any, call: Call) -> LinearOperator:
     """f(a (c I + U U^H)) = f(a c) I + U a h(a U^H U) U^H, h(x) = (f(a c + x) - f(a c)) / x"""
-    c, term = split_shift(A.A) if isinstance(A.A, Sum) else (0.0, A.A)
+    c, term = _shift_and_term(A.A)
     return _of_gram_matrix(A, A.scalar * c, term, call.f, A.scalar)
 
 
 def _of_gram_matrix(A: Any, c: Any, term: Any, f: Scalar, a: Any = 1.0) -> LinearOperator:
     """f(c I + a U U^H) = f(c) I + U a h(a U^H U) U^H, h(x) = (f(c + x) - f(c)) / x: without Q
     and R, which have no derivative at U = 0"""
-    xp, U, positive = (
-        A.xp,
-        to_computing_dtype(A.xp, term.U),
-        bool(A.properties & POSITIVE_SEMIDEFINITE),
-    )
+    xp, U = A.xp, to_computing_dtype(A.xp, term.U)
     a = beside(xp.real(a) if namespace_of(a) is xp else a.real, 2)
-    M = a * xp.matmul(adjoint(xp, U), U)
+    M = a * inner_products(xp, U, U)
     M = xp.broadcast_to(M, (*A.batch_shape, *M.shape[-2:]))
     values, Z = xp.eigh(xp.stop_gradient(M))
-    c = xp.broadcast_to(
-        xp.astype(xp.real(xp.asarray(c, device=A._context.device)), values.dtype), A.batch_shape
-    )
-    points = c[..., None] + xp.concat([values, 0 * values[..., :1]], axis=-1)
-    y = of_values(xp, f, points, positive, A.shape[-1] * xp.eps(A.dtype))
-    F = autodiff.spectral_difference(xp, on_spectrum(xp, f, y, positive), M, c, values, Z)
+    c = xp.astype(xp.real(xp.asarray(c, device=A._context.device)), values.dtype)
+    c = xp.broadcast_to(c, A.batch_shape)
+    y = of_values(A, f, c[..., None] + xp.concat([values, 0 * values[..., :1]], axis=-1))
+    F = autodiff.spectral_difference(xp, on_spectrum(A, f, y), M, c, values, Z)
     low_rank = LowRank(term.U, None, to_result_dtype(xp, a * F, A.dtype))
     return claimed(A, f, y, _shifted(A, to_result_dtype(xp, y[..., -1], A.dtype), low_rank))
 
@@ -390,11 +381,11 @@ def of_low_rank_update(A: Any, call: Call) -> LinearOperator:
     xp = A.xp
     if isinstance(A, LowRank) and not call.f.mirrored:
         return call.base(A)  # singular, so there may be no root
-    shift, term = split_shift(A) if isinstance(A, Sum) else (0.0, A)
+    shift, term = _shift_and_term(A)
     U, V = two_factors(term)
-    inner = xp.matmul(adjoint(xp, V), U)
+    inner = inner_products(xp, V, U)
     r = inner.shape[-1]
-    I = xp.astype(xp.eye(r, dtype=inner.dtype, device=A._context.device), A.dtype)
+    I = xp.astype(eye_like(xp, inner), A.dtype)
     corner = xp.broadcast_to(beside(shift, 2) * I, (*A.batch_shape, r, r))
     one = xp.broadcast_to(I, corner.shape)
     rows = [xp.concat([corner + inner, one], axis=-1), xp.concat([0 * one, corner], axis=-1)]

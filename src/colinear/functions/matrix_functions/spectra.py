@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ... import autodiff
 from ...autodiff.functions import hoist_number
-from ...autodiff.kronecker import Factors, Grid
+from ...autodiff.kronecker import Factors, Grid, flat
 from ...backends import Array, namespace_of
 from ...factors.function import KroneckerFunction
 from ...info import Info, recording, report
@@ -81,6 +81,11 @@ class Scalar:
     mirrored: bool = False
     exponent: Any = None
 
+    @property
+    def claims(self) -> int:
+        """What is known of f(A), for self-adjoint A, where f is real."""
+        return POSITIVE_SEMIDEFINITE | SELF_ADJOINT if self.nonnegative else SELF_ADJOINT
+
 
 EXP = Scalar("exp", lambda xp, x: xp.exp(x), principal=False, nonnegative=True, mirrored=True)
 LOG = Scalar("log", lambda xp, x: xp.log(x), pole=True)
@@ -90,31 +95,21 @@ ISQRT = Scalar("isqrt", lambda xp, x: 1 / xp.sqrt(x), pole=True, nonnegative=Tru
 
 def power_of(p: Any) -> Scalar:
     whole = as_integer(p)
-    if whole is not None:
-        even = whole % 2 == 0
-        return Scalar(
-            "power",
-            lambda xp, x: x**whole,
-            principal=False,
-            pole=whole < 0,
-            nonnegative=even,
-            mirrored=True,
-            exponent=whole,
-        )
+    q = p if whole is None else whole
     return Scalar(
         "power",
-        lambda xp, x: x**p,
-        pole=p.real <= 0,
-        nonnegative=not isinstance(p, complex),
-        exponent=p,
+        lambda xp, x: x**q,
+        principal=whole is None,
+        pole=q.real <= 0 and q != 0,
+        nonnegative=not isinstance(p, complex) if whole is None else whole % 2 == 0,
+        mirrored=whole is not None,
+        exponent=q,
     )
 
 
 def claims_of(xp: Any, f: Scalar, values: Array) -> int:
     """What is known of f(A), for self-adjoint A, by the values of f."""
-    if xp.is_complex(values):
-        return 0
-    return POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative else SELF_ADJOINT
+    return 0 if xp.is_complex(values) else f.claims
 
 
 def as_scalar(f: Callable[[Array], Array]) -> Scalar:
@@ -155,16 +150,17 @@ def as_integer(p: Any) -> int | None:
 # --------------------------------------------------------------------------------------------------
 
 
-def of_values(xp: Any, f: Scalar, x: Array, positive: bool, negligible: float = 0.0) -> Array:
-    """f of real or complex numbers, complex where the principal branch is; reports poles, overflow
-    and broken promises.
+def of_values(A: LinearOperator, f: Scalar, x: Array, is_exact: bool = False) -> Array:
+    """f of real or complex numbers, eigenvalues of A, complex where the principal branch is; reports
+    poles, overflow and broken promises.
 
-    `positive`: whether they are promised not to be negative. Then those that are, by no more than
-    `negligible` of the largest, are rounding errors of zero.
+    Those of a positive semidefinite A are promised not to be negative. Unless they are exact, such
+    that are by a few roundings of the largest are zero.
     """
+    xp, negligible = A.xp, 0.0 if is_exact else A.shape[-1] * A.xp.eps(A.dtype)
     with ignore_float_errors(xp):
         if f.principal and not xp.is_complex(x):
-            x = _principal_input(xp, f, x, positive, negligible)
+            x = _principal_input(xp, f, x, bool(A.properties & POSITIVE_SEMIDEFINITE), negligible)
         y = f.of(xp, x)
         if 0 not in x.shape:
             largest = xp.max(xp.abs(x), axis=-1, keepdims=True)
@@ -184,25 +180,23 @@ def _principal_input(xp: Any, f: Scalar, x: Array, positive: bool, negligible: f
     if positive and x.shape[-1]:
         floor = -negligible * xp.max(xp.abs(x), axis=-1, keepdims=True)
         x = xp.where(xp.logical_and(x < 0, x >= floor), 0 * x, x)
-    if is_unseen(x) and not xp.is_traced(x) and not positive:
-        # most are positive, though nobody said so
-        if take_for_granted(lambda x: not (x < 0).any(), xp.stop_gradient(x)):
-            return x
-        negative = host_value(xp, x < 0)  # it decides on the dtype
-    else:
+    if positive:
         negative = seen_value(xp, x < 0)
-    if negative is None:
-        if positive:
+        if negative is None:
             report_failure(xp, (xp.logical_not(xp.any(x < 0)), Status.NOT_POSITIVE_DEFINITE))
             return x
-        return xp.astype(x, xp.complex_dtype(x.dtype))
-    if not negative.any():
-        return x
-    if positive:
         message = (
             f"A has negative eigenvalues, though it was said to have none: {f.name} is complex"
         )
-        report(Info(Status.FELL_BACK, message=message))
+        if negative.any():
+            report(Info(Status.FELL_BACK, message=message))
+    else:
+        # most are positive, though nobody said so
+        if is_unseen(x) and take_for_granted(lambda x: not (x < 0).any(), xp.stop_gradient(x)):
+            return x
+        negative = host_value(xp, x < 0)  # it decides on the dtype
+    if negative is not None and not negative.any():
+        return x
     return xp.astype(x, xp.complex_dtype(x.dtype))
 
 
@@ -297,8 +291,7 @@ class Factored(NamedTuple):
         """All eigenvalues of A, in the order of the factors."""
         k = self.factors
         grid = Grid(lambda x: x, self.is_sum).of(k.values, k.a, k.b)
-        values: Array = self.A.xp.reshape(grid, (*grid.shape[: grid.ndim - len(k.values)], -1))
-        return self.A.xp.stop_gradient(values)
+        return self.A.xp.stop_gradient(flat(self.A.xp, grid, len(k.values)))
 
     def function(
         self, f: Callable[..., Array], *constants: Array, is_inverse: bool = False

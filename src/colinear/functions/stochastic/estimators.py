@@ -13,7 +13,7 @@ from ...backends import Array, is_array, namespace_of, program
 from ...dispatch import Choice, Cost
 from ...errors import ApproximationWarning, MethodError
 from ...info import Info, report, total
-from ...methods import Hutchinson, HutchPP, Stochastic, XDiag, XNysTrace, XTrace
+from ...methods import Hutchinson, HutchPP, XDiag, XNysTrace, XTrace
 from ...methods.exchangeable import diagonal_summary, nystrom_summary, range_of, trace_summary
 from ...methods.sampling import (
     Mean,
@@ -32,8 +32,8 @@ from ...operators import LinearOperator
 from ...operators.scaled import beside
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status, combine, first_failure, users_level
-from ..common import filled, ignore_float_errors, is_half, to_result_dtype
-from .terms import count_terms, probe_shape, shared_out, terms_of
+from ..common import filled, ignore_float_errors, is_half, to_computing_dtype, to_result_dtype
+from .terms import count_terms, terms_of
 
 # Estimates of parts put together: independent random numbers for each, and the standard error of
 # the whole from theirs.
@@ -43,9 +43,11 @@ def _whole(
     f: Any,
     parts: Sequence[LinearOperator],
     method: Any,
-    combine_parts: Callable[[list[Array], list[Array]], tuple[Array, Array]],
+    combine_values: Callable[[list[Array]], Array],
+    combine_errors: Callable[[list[Array], list[Array]], Array],
 ) -> Array:
-    """f of a whole, `combine_parts(values, errors)` of its parts; reports its standard error.
+    """f of a whole, `combine_values(values)` of its parts; reports its standard error,
+    `combine_errors(values, errors)`.
 
     A tolerance is looked at again, since the parts may cancel.
     """
@@ -56,13 +58,13 @@ def _whole(
         infos.append(info)
         # what is known exactly tells no error
         errors.append(0 * xp.abs(value) if info.error is None else info.error)
-    value, error = combine_parts(values, errors)
+    value, error = combine_values(values), combine_errors(values, errors)
     met: Any = True
     if method.tol is not None:
         size, half = xp.abs(value), quantile(method.confidence, 1e9) * error
         met = xp.sqrt(xp.sum(half**2)) <= method.tol * xp.sqrt(xp.sum(size**2))
     matvecs, statuses = total(i.matvecs for i in infos), [info._status for info in infos]
-    _tell(xp, method, error, met, matvecs, *statuses, children=tuple(infos))
+    report_estimate(xp, method, error, met, matvecs, *statuses, children=tuple(infos))
     return value
 
 
@@ -81,13 +83,15 @@ def added_estimates(
     f: Any, parts: Sequence[LinearOperator], method: Any, weights: Sequence[float]
 ) -> Array:
     """Σ_i w_i f(A_i), of variance Σ_i w_i^2 σ_i^2."""
-    xp = parts[0].xp
-
-    def add_parts(values: list[Array], errors: list[Array]) -> tuple[Array, Array]:
-        squares = ((w * e) ** 2 for w, e in zip(weights, errors))
-        return reduce(add, (w * v for w, v in zip(weights, values))), xp.sqrt(reduce(add, squares))
-
-    return _whole(f, parts, method, add_parts)
+    return _whole(
+        f,
+        parts,
+        method,
+        lambda values: reduce(add, (w * v for w, v in zip(weights, values))),
+        lambda _, errors: parts[0].xp.sqrt(
+            reduce(add, ((w * e) ** 2 for w, e in zip(weights, errors)))
+        ),
+    )
 
 
 def multiplied_estimates(
@@ -96,26 +100,25 @@ def multiplied_estimates(
     """∏_i f(A_i), of variance ∏ (v_i^2 + σ_i^2) - ∏ v_i^2 for independent factors."""
     xp = parts[0].xp
 
-    def multiply_parts(values: list[Array], errors: list[Array]) -> tuple[Array, Array]:
+    def combine_errors(values: list[Array], errors: list[Array]) -> Array:
         squares = [xp.abs(v) ** 2 for v in values]
         seconds = [s + e**2 for s, e in zip(squares, errors)]
         variance = reduce(multiply, seconds) - reduce(multiply, squares)
-        return reduce(multiply, values), xp.sqrt(xp.where(variance > 0, variance, 0))
+        return xp.sqrt(xp.where(variance > 0, variance, 0))
 
-    return _whole(f, parts, method, multiply_parts)
+    return _whole(f, parts, method, lambda values: reduce(multiply, values), combine_errors)
 
 
 def concatenated(
     f: Any, parts: Sequence[LinearOperator], method: Any, beside: Callable[..., Array]
 ) -> Array:
     """f(A_1), f(A_2), ... one after the other."""
-    real = parts[0].xp.real_dtype
+    xp = parts[0].xp
 
-    def put_beside(values: list[Array], errors: list[Array]) -> tuple[Array, Array]:
-        value = beside(values)
-        return value, beside(errors, real(value.dtype))
+    def combine_errors(values: list[Array], errors: list[Array]) -> Array:
+        return beside(errors, xp.real_dtype(xp.result_type(*(value.dtype for value in values))))
 
-    return _whole(f, parts, method, put_beside)
+    return _whole(f, parts, method, beside, combine_errors)
 
 
 def powers_of_estimates(
@@ -144,9 +147,14 @@ def estimated(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> A
     `exact()` by n products."""
     n = A.shape[-1]
     if isinstance(method, Hutchinson) and method.is_doubly_stochastic:
-        _group_size(A, method)  # an error if that does not fit, whatever comes of it
+        terms, size = count_terms(A), method.batch_size or 1
+        if size > terms:
+            raise ValueError(
+                f"Hutchinson: batch_size is {size} and A is a sum of {terms} terms; it must not "
+                "exceed them."
+            )
     if 0 in A.shape or (method.probes is None and n <= method.most and method.tol is None):
-        return _exactly(A, exact, diagonal, method)
+        return _exactly(A, exact, method)
     with ignore_float_errors(A.xp):
         run = _averaged if isinstance(method, Hutchinson) else _doubled
         return run(A, method, exact, diagonal)
@@ -157,13 +165,18 @@ def is_traced(A: LinearOperator, seed: Any = 0) -> bool:
     return any(A.xp.is_traced(x) for x in (*A.leaves(), seed) if is_array(x))
 
 
-def _exactly(A: LinearOperator, exact: Exact, diagonal: bool, method: Any) -> Array:
+def _exactly(A: LinearOperator, exact: Exact, method: Any) -> Array:
     """By n products, which is no more than the estimate would take."""
     value = exact()
     message = "exact, by as many products as A has columns"
     error = filled(A, 0.0, *value.shape)
     report(Info(error=error, matvecs=A.shape[-1], method=method.name, message=message))
     return value
+
+
+def _draw(A: LinearOperator, key: Any, kind: str, k: int) -> Array:
+    """k random vectors, (*batch, n, k)."""
+    return draw(A.xp, key, kind, (*A.batch_shape, A.shape[-1], k), A.dtype, A._context.device)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -176,18 +189,16 @@ def _averaged(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> A
     width = max(1, min(most, ROOM // max(1, n * math.prod(batch))))
     if method.tol is not None:
         width = min(width, FIRST)
-    grouped = method.is_doubly_stochastic
-    size = _group_size(A, method) if grouped else 1
 
     def sample(i: Any, k: int) -> tuple[Array, Array, Any]:
         key = xp.fold_in(gen, i)
-        if grouped:
-            return _summed_terms(A, method, key, size, k, diagonal)
-        Z = draw(xp, key, method.distribution, (*batch, n, k), A.dtype, device)
+        if method.is_doubly_stochastic:
+            return _summed_terms(A, method, key, k, diagonal)
+        Z = _draw(A, key, method.distribution, k)
         Y, good, status = product(xp, A.__matmul__, Z)
         return samples(xp, Z, Y, diagonal), good, status
 
-    work = xp.float32 if is_half(xp, A.dtype) else A.dtype
+    work = computing_dtype(A)
     shape = (*batch, n) if diagonal else batch
     nothing = xp.zeros(shape, dtype=work, device=device)
     none = xp.zeros(batch, dtype=xp.real_dtype(work), device=device)
@@ -210,37 +221,25 @@ def _averaged(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> A
     # where the tolerance needs more than n products, n products give all
     if reach < math.inf and method.tol is not None:
         if not traced and not met:
-            return _exactly(A, exact, diagonal, method)
+            return _exactly(A, exact, method)
         if traced:
             value = xp.cond(met, lambda v: v, lambda v: xp.astype(exact(), v.dtype), value)
             error, met = xp.where(met, error, 0), True
     value = xp.where((found.count > 0)[..., None] if diagonal else found.count > 0, value, math.nan)
-    _tell(xp, method, error, met, found.drawn, found.status)
+    report_estimate(xp, method, error, met, found.drawn, found.status)
     return to_result_dtype(xp, value, A.dtype)
 
 
-def _group_size(A: LinearOperator, method: Hutchinson) -> int:
-    terms, size = count_terms(A), method.batch_size or 1
-    if size > terms:
-        raise ValueError(
-            f"Hutchinson: batch_size is {size} and A is a sum of {terms} terms; it must not "
-            "exceed them."
-        )
-    return size
-
-
 def _summed_terms(
-    A: Any, method: Any, key: Any, size: int, k: int, diagonal: bool
+    A: Any, method: Any, key: Any, k: int, diagonal: bool
 ) -> tuple[Array, Array, Any]:
     """One sample of the doubly stochastic estimator for each of k probes: Σ_i conj(z_i) * A_i
     z_i, each z_i drawn anew."""
     xp, worst = A.xp, 0
     total: Any = 0
     all_good: Any = True
-    for i, terms in enumerate(terms_of(A, size, k)):
-        own, shape = xp.fold_in(key, i), probe_shape(terms, k)
-        Z = draw(xp, own, method.distribution, shape, A.dtype, A._context.device)
-        Z = shared_out(A, terms, Z)
+    for i, terms in enumerate(terms_of(A, method.batch_size or 1, k)):
+        Z = terms.draw(A, xp.fold_in(key, i), method.distribution, k)
         Y, good, status = product(xp, terms.operator.__matmul__, Z)
         X = samples(xp, Z, Y, diagonal)
         if terms.axis is not None:
@@ -254,29 +253,10 @@ def _summed_terms(
     return xp.broadcast_to(total, shape), xp.broadcast_to(all_good, (*A.batch_shape, k)), worst
 
 
-def _taken_out(A: LinearOperator, key: Any, k: int, diagonal: bool) -> tuple[Array, Array, Any]:
-    """A basis Q of the range of A S for k random vectors, tr(Q^H A Q) or diag(Q Q^H A), and how
-    the products went."""
-    xp = A.xp
-    S = draw(xp, key, "rademacher", (*A.batch_shape, A.shape[-1], k), A.dtype, A._context.device)
-    Y, good, status = product(xp, A.__matmul__, S)
-    Q = xp.qr(xp.astype(Y, xp.float32) if is_half(xp, Y.dtype) else Y)[0]
-    inside = range_part(xp, Q, (A.H if diagonal else A).__matmul__, diagonal)
-    return Q, _if_good(xp, good, inside, diagonal), status
-
-
 def _if_good(xp: Any, good: Array, value: Array, diagonal: bool) -> Array:
     """A value that all columns went into: NaN where one of them failed."""
     fine = xp.all(good, axis=-1)
     return xp.where(fine[..., None] if diagonal else fine, value, math.nan)
-
-
-def _remaining(A: LinearOperator, Q: Array, diagonal: bool) -> Callable[[Array], Array]:
-    """(I - Q Q^H) A, or (I - Q Q^H) A (I - Q Q^H), whose trace is the same."""
-    xp = A.xp
-    if diagonal:
-        return lambda Z: outside(xp, Q, A @ Z)
-    return lambda Z: outside(xp, Q, A @ outside(xp, Q, Z))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -303,54 +283,59 @@ def _doubled(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> Ar
     for i, count in enumerate(counts):
         columns = count // PRODUCTS_OF_COLUMN[type(method)]
         if columns >= n or (tol is not None and method.probes is None and count >= n):
-            return _exactly(A, exact, diagonal, method)
+            return _exactly(A, exact, method)
         key = xp.fold_in(gen, i)
         value, error, good, status = _one_run(A, method, key, columns, count, diagonal)
         value = _if_good(xp, good, value, diagonal)
         error = xp.where(xp.isfinite(value), error, math.inf)
         spent += count
-        met: Any = True
-        if tol is not None:
-            met = _meets(xp, method, value, error, columns, diagonal)
-            if not xp.is_traced(met):
-                met = bool(met)
-                if met or status:
-                    break
-    _tell(xp, method, error, met, spent, status)
+        met = meets(xp, method, value, error, columns, diagonal)
+        if tol is not None and not xp.is_traced(met):
+            met = bool(met)
+            if met or status:
+                break
+    report_estimate(xp, method, error, met, spent, status)
     return to_result_dtype(xp, value if not A.is_complex else xp.astype(value, A.dtype), A.dtype)
 
 
-def _meets(xp: Any, method: Any, value: Array, error: Array, columns: int, diagonal: bool) -> Any:
+def meets(
+    xp: Any, method: Any, value: Array, error: Array, count: int, diagonal: bool = False
+) -> Any:
+    """Whether an estimate from so many samples is within the tolerance, if there is one."""
+    if method.tol is None:
+        return True
     size = xp.abs(value)
     if diagonal:
         error, size = (xp.sqrt(xp.sum(x**2, axis=-1)) for x in (error, size))
-    return xp.all(quantile(method.confidence, max(1, columns - 1)) * error <= method.tol * size)
+    return xp.all(quantile(method.confidence, max(1, count - 1)) * error <= method.tol * size)
 
 
 def _one_run(
     A: LinearOperator, method: Any, key: Any, columns: int, count: int, diagonal: bool
 ) -> tuple[Array, Array, Array, Any]:
     """The estimate, its standard error, which products have worked, and the status."""
-    xp, n, device = A.xp, A.shape[-1], A._context.device
+    xp, side = A.xp, A.H if diagonal else A
     if isinstance(method, HutchPP):
-        first, second = xp.fold_in(key, 0), xp.fold_in(key, 1)
-        Q, inside, status = _taken_out(A, first, columns, diagonal)
-        k = count - 2 * columns
-        Z = draw(xp, second, "rademacher", (*A.batch_shape, n, k), A.dtype, device)
-        Y, good, worst = product(xp, _remaining(A, Q, diagonal), Z)
-        value, error = _summary(xp, samples(xp, Z, Y, diagonal))
+        S = _draw(A, xp.fold_in(key, 0), "rademacher", columns)
+        Y, good, status = product(xp, A.__matmul__, S)
+        Q = xp.qr(to_computing_dtype(xp, Y))[0]
+        # tr(Q^H A Q) or diag(Q Q^H A), and samples of (I - Q Q^H) A; its trace is that of
+        # (I - Q Q^H) A (I - Q Q^H), of smaller variance
+        inside = _if_good(xp, good, range_part(xp, Q, side.__matmul__, diagonal), diagonal)
+        rest = lambda Z: outside(xp, Q, A @ (Z if diagonal else outside(xp, Q, Z)))
+        Z = _draw(A, xp.fold_in(key, 1), "rademacher", count - 2 * columns)
+        Y, good, worst = product(xp, rest, Z)
+        value, error = mean_and_error(xp, samples(xp, Z, Y, diagonal))
         return value + inside, error, good, worse(xp, status, worst)
-    kind = "rademacher" if diagonal else "gaussian"
-    W = draw(xp, key, kind, (*A.batch_shape, n, columns), A.dtype, device)
+    W = _draw(A, key, "rademacher" if diagonal else "gaussian", columns)
     Y, good, status = product(xp, A.__matmul__, W)
-    if is_half(xp, A.dtype):
-        W, Y = xp.astype(W, xp.float32), xp.astype(Y, xp.float32)
+    W, Y = to_computing_dtype(xp, W), to_computing_dtype(xp, Y)
     if isinstance(method, XNysTrace):
         value, error, positive = program(xp.name, nystrom_summary)(W, Y)
         definite = first_failure(xp, (xp.all(positive), Status.NOT_POSITIVE_DEFINITE))
         return value, error, good, worse(xp, status, definite)
     Q, R, S, lost = program(xp.name, range_of)(Y)
-    Z, fine, worst = product(xp, (A.H if diagonal else A).__matmul__, Q)
+    Z, fine, worst = product(xp, side.__matmul__, Q)
     Z = xp.astype(Z, Q.dtype)
     if diagonal:
         value, error = program(xp.name, diagonal_summary)(lost, W, Q, R, S, Z)
@@ -359,52 +344,42 @@ def _one_run(
     return value, error, xp.logical_and(good, fine), worse(xp, status, worst)
 
 
-def _summary(xp: Any, X: Array) -> tuple[Array, Array]:
+def mean_and_error(xp: Any, X: Array) -> tuple[Array, Array]:
     """The mean of estimates along the last axis, and its standard error."""
-    k = X.shape[-1]
     mean = xp.mean(X, axis=-1)
     spread = xp.sum(xp.abs(X - mean[..., None]) ** 2, axis=-1)
-    return mean, xp.sqrt(spread / (k * (k - 1))) if k > 1 else spread + math.inf
+    return mean, standard_error(xp, X.shape[-1] + 0 * spread, spread)
 
 
 # --------------------------------------------------------------------------------------------------
 
 
-def _tell(
-    xp: Any,
-    method: Stochastic,
-    error: Array,
-    met: Any,
-    matvecs: Any,
-    *statuses: Any,
-    children: tuple[Info, ...] = (),
+def report_estimate(
+    xp: Any, method: Any, error: Array, met: Any, matvecs: Any, *statuses: Any, **details: Any
 ) -> None:
     """Report an estimate: the failures of products, or a tolerance that was missed."""
     missed = first_failure(xp, (met, Status.MAX_ITERATIONS))
-    message = ""
-    if missed is Status.MAX_ITERATIONS:
-        message = (
-            f"the confidence interval did not shrink to tol = {method.tol:g}; raise probes or tol"
-        )
-    report(
-        Info(
-            combine([*statuses, missed]),
-            error=error,
-            matvecs=matvecs,
-            method=method.name,
-            message=message,
-            children=children,
-        )
-    )
+    status, name = combine([*statuses, missed]), method.name
+    message = missed_tolerance(method) if status is missed is Status.MAX_ITERATIONS else ""
+    report(Info(status, error=error, matvecs=matvecs, method=name, message=message, **details))
+
+
+def missed_tolerance(method: Any) -> str:
+    """What is said where a tolerance was missed."""
+    return f"the confidence interval did not shrink to the tolerance, tol = {method.tol:g}; raise probes or tol"
+
+
+def computing_dtype(A: LinearOperator) -> Any:
+    """Single precision in place of half, else the dtype of A."""
+    return A.xp.float32 if is_half(A.xp, A.dtype) else A.dtype
 
 
 def announce(function: str, A: LinearOperator, name: str) -> None:
     """Warn that `Auto` estimates, for want of an affordable exact answer."""
     warnings.warn(
         f"{function}: an exact answer for this {A.shape[-2]}x{A.shape[-1]} operator is out of "
-        f"reach, so it is an estimate by {name}(): "
-        "info=True gives its standard error. Name a method, or use Auto(exact=True), to have it "
-        "otherwise.",
+        f"reach, so it is an estimate by {name}(): info=True gives its standard error. Name a "
+        "method, or use Auto(exact=True), to have it otherwise.",
         ApproximationWarning,
         stacklevel=users_level(),
     )

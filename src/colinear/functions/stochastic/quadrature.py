@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ... import autodiff, backends
+from ... import autodiff
 from ...backends import Array
 from ...errors import DerivativeWarning, MethodError
 from ...factors.function import FunctionOf
@@ -18,16 +18,24 @@ from ...factors.inverse import Inverse
 from ...info import Info, recording, report
 from ...methods import SLQ
 from ...methods.quadrature import combined
-from ...methods.sampling import FEWEST, Mean, averaged, draw, standard_error
+from ...methods.sampling import (
+    DEFAULT_PROBES,
+    FEWEST,
+    MOST_PROBES,
+    Mean,
+    averaged,
+    draw,
+    standard_error,
+)
 from ...operators import Diagonal, Identity, LinearOperator, LowRank, ScaledIdentity, Sum
 from ...operators.tree import directional, pullback
 from ...preconditioners import as_preconditioner
 from ...properties import SELF_ADJOINT
 from ...status import Status, failed
-from ..common import filled, ignore_float_errors, in_context, is_half, to_result_dtype
+from ..common import filled, ignore_float_errors, in_context, report_all, to_result_dtype
 from ..matrix_functions.spectra import LOG, Scalar, closed_over, refuse_derivative
-from .estimators import is_traced
-from .quadrature_run import on_host, quadrature, traced_quadrature
+from .estimators import computing_dtype, is_traced, missed_tolerance
+from .quadrature_run import HOST, on_host, quadrature, traced_quadrature
 
 # Stochastic Lanczos quadrature: log-determinants and traces of functions of self-adjoint A, with
 # error bars.
@@ -43,12 +51,8 @@ IDENTITY = Scalar("trace", lambda xp, x: x, principal=False)
 def function_inside(A: LinearOperator) -> Any:
     """The function f, a `Scalar`, if the operator is f(B) of a self-adjoint B known by products;
     else None."""
-    if (
-        isinstance(A, FunctionOf)
-        and isinstance(A.evaluate, functools.partial)
-        and A.A.properties & SELF_ADJOINT
-    ):
-        return A.evaluate.args[0]
+    if isinstance(A, FunctionOf) and A.A.properties & SELF_ADJOINT:
+        return getattr(A.evaluate, "f", None)
     return None
 
 
@@ -73,8 +77,7 @@ def logarithm_by_quadrature(A: LinearOperator, method: SLQ) -> Array:
     if not A.properties & SELF_ADJOINT:
         raise MethodError(
             "slogdet: SLQ is for positive definite A, which this is not known to be. Say PSD(A), "
-            "use logdet(A.H @ A, SLQ()) / 2 for "
-            "log|det A| of any other, or LU()."
+            "use logdet(A.H @ A, SLQ()) / 2 for log|det A| of any other, or LU()."
         )
     return run(A, method, LOG)
 
@@ -98,22 +101,17 @@ def _run(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
         report(Info(error=filled(A, 0.0, *batch), matvecs=0, method="SLQ"))
         return filled(A, 0.0, *batch)
     leaves = A.arrays()
-    if (
-        f is LOG
-        and method.quadrature == "gauss"
-        and xp.name != "numpy"
-        and (traced or xp.is_differentiated(*leaves))
-    ):
+    is_recorded = xp.is_differentiated(*leaves)
+    if f is LOG and method.quadrature == "gauss" and (traced or is_recorded):
         from .solve_and_logdet import differentiable_logdet
 
         return differentiable_logdet(A, method)
-    if xp.name == "numpy" or not xp.is_differentiated(*leaves):
+    if not is_recorded:
         return _mean(A, method, f, traced)[0]
     if method.quadrature != "gauss":
         bound = _mean(A.detach(), method, f, traced)[0]
-        return autodiff.refused(
-            xp, bound, leaves, "logdet: a bound by SLQ", 'quadrature="gauss", or Cholesky()'
-        )
+        what, instead = "logdet: a bound by SLQ", 'quadrature="gauss", or Cholesky()'
+        return autodiff.refused(xp, bound, leaves, what, instead)
     return _differentiable_trace(A, *_mean(A.detach(), method, f, traced, slope_of(f)))
 
 
@@ -126,19 +124,17 @@ def _mean(
     M, directions, logarithm = prepared(A, method)
     gen = xp.generator(method.seed)
     if traced:
-        R = one_of_each(
-            A, directions(xp.fold_in(gen, 0), min(most, 10_000 if method.probes else 32))
+        R = directions(
+            xp.fold_in(gen, 0), min(most, MOST_PROBES if method.probes else DEFAULT_PROBES)
         )
-        return traced_quadrature(A, M, R, method, f, logarithm, slope)
-    width = max(
-        1, min(most, ROOM // (n * math.prod(batch)), FEWEST * 2 if method.tol is not None else most)
-    )
-    host, real = (
-        backends.get("numpy"),
-        xp.real_dtype(xp.float32 if is_half(xp, A.dtype) else A.dtype),
-    )
+        return traced_quadrature(A, M, one_of_each(A, R), method, f, logarithm, slope)
+    width = max(1, min(most, ROOM // (n * math.prod(batch))))
+    if method.tol is not None:
+        width = min(width, FEWEST * 2)
+    real = xp.real_dtype(computing_dtype(A))
     array = functools.partial(xp.asarray, dtype=real, device=A._context.device)
-    known, rest, runs, kept = on_host(xp, logarithm), np.zeros(batch), [], []
+    zero = np.zeros(batch)
+    known, rest, runs, kept = on_host(xp, logarithm), zero, [], []
 
     def sample(block: int, k: int) -> tuple[Any, Any, int]:
         nonlocal rest
@@ -152,9 +148,9 @@ def _mean(
 
     with ignore_float_errors(xp), np.errstate(all="ignore"):
         state, met = averaged(
-            host,
+            HOST,
             sample,
-            Mean(np.zeros(batch), np.zeros(batch), np.zeros(batch), 0, 0, 0),
+            Mean(zero, zero, zero, 0, 0, 0),
             most=most,
             width=width,
             event=0,
@@ -163,43 +159,27 @@ def _mean(
             reach=math.inf,
             traced=False,
         )
-        error = standard_error(host, state.count, state.spread)
+        error = standard_error(HOST, state.count, state.spread)
     error = np.where(state.count > 1, np.sqrt(error**2 + rest**2), np.inf)
     value, status = np.where(state.count > 0, state.mean, np.nan), Status(state.status)
-    converged = all(found.converged for found in runs)
     matvecs = sum(found.values.shape[-1] * found.steps for found in runs)
     if status is Status.SINGULAR:
         value = np.full(batch, -np.inf if f is LOG else np.inf)
-    message = _message(status, method, converged, met)
+    message = ""
+    if status is Status.NOT_POSITIVE_DEFINITE:
+        message = "a Ritz value is negative, where the function is not real"
+    elif Status.SUCCESS < status < Status.BREAKDOWN:
+        message = "products with A, which is applied by an iteration, have failed"
+    elif status is Status.SUCCESS and not all(found.converged for found in runs):
+        message = "the quadrature has not converged; raise max_iters, or use a preconditioner"
+    elif status is Status.SUCCESS and not met:
+        message = missed_tolerance(method)
     if status is Status.SUCCESS and message:
         status = Status.MAX_ITERATIONS
-    report(
-        Info(
-            status,
-            error=array(error),
-            matvecs=matvecs,
-            iterations=matvecs // state.drawn,
-            method="SLQ",
-            message=message,
-        )
-    )
+    details: Any = {"iterations": matvecs // state.drawn, "method": "SLQ", "message": message}
+    report(Info(status, error=array(error), matvecs=matvecs, **details))
     value = to_result_dtype(xp, array(value), A.dtype)
     return (value, *(xp.concat(each, axis=-1) for each in zip(*kept)))
-
-
-def _message(status: Status, method: SLQ, converged: bool, met: bool) -> str:
-    """What went wrong, if anything did."""
-    if status is Status.NOT_POSITIVE_DEFINITE:
-        return "a Ritz value is negative, where the function is not real"
-    if Status.SUCCESS < status < Status.BREAKDOWN:
-        return "products with A, which is applied by an iteration, have failed"
-    if status is Status.SUCCESS and not converged:
-        return "the quadrature has not converged; raise max_iters, or use a preconditioner"
-    if status is Status.SUCCESS and method.tol is not None and not met:
-        return (
-            f"the confidence interval did not shrink to tol = {method.tol:g}; raise probes or tol"
-        )
-    return ""
 
 
 # Derivatives of traces by stochastic quadrature: d tr f(A) = tr(f'(A) dA), from the random vectors
@@ -219,8 +199,7 @@ def slope_of(f: Scalar) -> Any:
     """f' as a function `(xp, x)` of real numbers, by the framework's own derivative."""
 
     def slope(xp: Any, x: Array) -> Array:
-        ones = xp.ones(tuple(x.shape), dtype=x.dtype, device=xp.device_of(x))
-        return xp.jvp(lambda y: f.of(xp, y), x, ones)[1]
+        return xp.jvp(lambda y: f.of(xp, y), x, 1 + 0 * x)[1]
 
     return slope
 
@@ -320,17 +299,15 @@ def prepared(
 ) -> tuple[LinearOperator | None, Callable[[Any, int], Array], Any]:
     """The preconditioner M, a function that draws so many start vectors, and log det M^-1."""
     xp, device, shape = A.xp, A._context.device, (*A.batch_shape, A.shape[-1])
-    work = xp.float32 if is_half(xp, A.dtype) else A.dtype
     if method.preconditioner is None:
-        plain = lambda gen, k: draw(xp, gen, method.distribution, (*shape, k), work, device)
+        work, kind = computing_dtype(A), method.distribution
+        plain = lambda gen, k: draw(xp, gen, kind, (*shape, k), work, device)
         return None, plain, 0.0
     M = as_preconditioner(method.preconditioner, A)
     assert M is not None
     with recording() as reports:
         make, logarithm = sampled(A, M)
-    for info in reports:
-        if failed(info._status) is not False:
-            report(info)
+    report_all([info for info in reports if failed(info._status) is not False])
 
     def directions(gen: Any, k: int) -> Array:
         # Uniform directions: the length of w tells nothing, and would add to the variance.

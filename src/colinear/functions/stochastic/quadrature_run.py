@@ -4,6 +4,7 @@ and within conjugate gradients."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from ...backends import Array, get, is_array, program
 from ...errors import MethodError
-from ...info import Info, recording, report
+from ...info import recording
 from ...methods import SLQ
 from ...methods.quadrature import (
     Runs,
@@ -23,12 +24,12 @@ from ...methods.quadrature import (
     start,
     with_node,
 )
-from ...methods.sampling import quantile
 from ...operators import LinearOperator
 from ...operators.autograd import linearised
-from ...status import Status, combine, first_failure
+from ...status import Status, first_failure
 from ..common import to_result_dtype
 from ..matrix_functions.spectra import Scalar
+from .estimators import mean_and_error, meets, report_estimate
 
 # The Lanczos runs of stochastic quadrature where values can be seen: as many steps as it takes,
 # looked at now and then on the host.
@@ -69,7 +70,8 @@ def quadrature(
     With `slope`, that is f', also until f'(A) z has: that takes about twice as many.
     """
     xp, limit, eps = A.xp, method.max_iters or STEPS, A.xp.eps(R.dtype)
-    of = partial(_of_user, xp, f) if f.name == "apply" else partial(f.of, HOST)
+    if f.name == "apply":
+        f = replace(f, of=partial(_of_user, xp, f))
     runs, length = program(xp.name, _begin)(M, R)
     length = on_host(xp, length)
     alphas: list[Any] = []
@@ -87,7 +89,7 @@ def quadrature(
             continue
         look = max(j + LOOK, int(GROWTH * j))
         a, b = np.concatenate(alphas), np.concatenate(betas)
-        values, _, worst = gauss(HOST, a, b, length, f, of, A.shape[-1], eps, method)
+        values, _, worst = gauss(HOST, a, b, length, f, A.shape[-1], eps, method)
         status = max(status, Status(int(runs.status)), worst)
         if slope is not None:
             column = _column(xp, a, b, f, slope)
@@ -125,8 +127,8 @@ def _column(xp: Any, a: Any, b: Any, f: Scalar, slope: Any) -> Any:
     return first_column(HOST, _decoupled(HOST, a, b), b, of)
 
 
-def _of_user(xp: Any, f: Scalar, nodes: Any) -> Any:
-    """A user's function is one of the arrays of his framework."""
+def _of_user(xp: Any, f: Scalar, _: Any, nodes: Any) -> Any:
+    """A user's function on the host: it takes the arrays of its own framework."""
     found = np.asarray(xp.to_numpy(f.of(xp, xp.asarray(nodes, dtype=xp.default_float()))))
     if np.iscomplexobj(found):
         raise MethodError(
@@ -163,7 +165,6 @@ def gauss(
     beta: Array,
     length: Array,
     f: Scalar,
-    of: Any,
     n: int,
     eps: float,
     method: SLQ | None = None,
@@ -178,8 +179,7 @@ def gauss(
     alpha, beta : arrays, (steps, *runs)
     length : array, (*runs)
         |z|^2
-    f, of
-        The function, and how it is evaluated at nodes.
+    f : Scalar
     n, eps
         The size of A, and the rounding of its products.
     method : SLQ, optional
@@ -201,7 +201,7 @@ def gauss(
         is_positive = least >= -floor * math.sqrt(n)
         good, positive = xp.logical_and(good, is_positive), xp.all(is_positive)
         regular = xp.all(least > floor) if f.pole else True
-    numbers = of(_inside(xp, f, nodes, 1 if f.pole else 0))
+    numbers = f.of(xp, _inside(xp, f, nodes, int(f.pole)))
     values = length * xp.sum(xp.where(weights > 0, weights * numbers, 0), axis=-1)
     values = xp.where(good, values, math.nan)
     status = first_failure(
@@ -250,20 +250,15 @@ def traced_quadrature(
     """
     xp = A.xp
     m = method.max_iters or TRACED_STEPS
-    runs, length = start(xp, R, None if M is None else M.__matmul__)
-    runs, alpha, beta = advance(xp, A.__matmul__, None if M is None else M.__matmul__, runs, m)
+    runs, length = _begin(xp, M, R)
+    runs, alpha, beta = _advance(xp, m, A, M, runs)
     value, less, nodes, worst = traced_gauss(xp, alpha, beta, length, f, A.shape[-1], method)
     k = R.shape[-1]
-    mean = xp.mean(value, axis=-1)
-    rest = xp.abs(mean - xp.mean(less, axis=-1))
-    spread = xp.sum((value - mean[..., None]) ** 2, axis=-1)
-    error = xp.sqrt(spread / max(1, k * (k - 1)) + rest**2) if k > 1 else spread + math.inf
-    mean, met = mean + logarithm, True
-    if method.tol is not None:
-        size = method.tol * xp.abs(mean)
-        met = xp.all(quantile(method.confidence, max(1, k - 1)) * error <= size)
-    status = combine([first_failure(xp, (met, Status.MAX_ITERATIONS)), worst, runs.status])
-    report(Info(status, error=error, matvecs=m * k, iterations=m, method="SLQ"))
+    mean, error = mean_and_error(xp, value)
+    error = xp.sqrt(error**2 + (mean - xp.mean(less, axis=-1)) ** 2)
+    mean = mean + logarithm
+    met = meets(xp, method, mean, error, k)
+    report_estimate(xp, method, error, met, m * k, worst, runs.status, iterations=m)
     if slope is None:
         return to_result_dtype(xp, mean, A.dtype), R, R, 0 * length
     of = lambda nodes: slope(xp, _inside(xp, f, nodes))
@@ -279,7 +274,7 @@ def traced_gauss(
     the worst status."""
     values, nodes, m = [], None, len(alpha)
     for j in (max(1, 3 * m // 4), m):
-        given = alpha[:j], beta[:j], length, f, partial(f.of, xp), n, xp.eps(alpha.dtype)
+        given = alpha[:j], beta[:j], length, f, n, xp.eps(alpha.dtype)
         value, nodes, status = gauss(xp, *given, method, nodes)
         values.append(value)
     return values[1], values[0], nodes, status

@@ -4,8 +4,7 @@ with random vectors beside b."""
 from __future__ import annotations
 
 import math
-from functools import partial, reduce
-from operator import add
+from functools import reduce
 from typing import Any, NamedTuple
 
 from ...autodiff.implicit import equation
@@ -14,22 +13,22 @@ from ...dispatch import Choice, Cost, function
 from ...errors import MethodError, ShapeError
 from ...factors.inverse import Inverse
 from ...factors.iterated import solve_for_derivative
-from ...info import Info, recording, report
+from ...info import recording
 from ...methods import CG, SLQ, Auto, Cholesky, Method, fitting
 from ...methods.quadrature import Solved, cg_quadrature
-from ...methods.sampling import DEFAULT_PROBES, quantile
+from ...methods.sampling import DEFAULT_PROBES, standard_error
 from ...operators import LinearOperator
-from ...operators.context import as_array, broadcast_batches
+from ...operators.context import broadcast_batches
 from ...operators.neutral import placed_beside
 from ...properties import SELF_ADJOINT
-from ...status import Status, combine, first_failure
-from ..common import filled, ignore_float_errors, is_half, ones_beside, square_size, to_result_dtype
+from ...status import Status, combine
+from ..common import filled, ignore_float_errors, ones_beside, square_size, to_result_dtype
 from ..determinant import logdet, needs_estimate, slogdet
 from ..matrix_functions.spectra import LOG
-from ..solve import solve
+from ..solve import right_side, solve
 from ..solve.auto import iterated, iterates
 from ..solve.inverse import inv
-from .estimators import announce, is_traced
+from .estimators import announce, computing_dtype, is_traced, meets, report_estimate
 from .quadrature import one_of_each, prepared, with_slope
 from .quadrature_run import HOST, gauss, on_host, traced_gauss
 
@@ -68,43 +67,37 @@ def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = No
     if A.is_neutral and is_array(b):
         A = placed_beside(A, b)
     chosen = fitting("solve_and_logdet", method, Cholesky, SLQ)
-    is_free = isinstance(chosen, Auto) and _estimates(A, chosen)
+    # the determinant is out of reach: of the matrix as a whole, and by rules
+    is_free = isinstance(chosen, Auto) and needs_estimate(A, chosen) and slogdet.find(A).is_base
     if is_free or isinstance(chosen, SLQ):
         found = SLQ(tol=chosen.tol) if is_free else chosen
         cost = Cost(50.0 * found.most * A.flops, 48.0 * found.most * A.shape[-1])
         like = lambda: (b, filled(A, 0.0, *A.batch_shape))
         why = "conjugate gradients with random vectors"
-        return Choice(lambda: _fused(A, b, found, is_free), "SLQ", cost, why, like)
-    found_rule = inv.find(A, (method,))
-    name = "solution_and_logarithm"
-    if not found_rule.is_base or iterates(A, method):
-        why = "each by the structure of A"
-        return Choice(lambda: (solve(A, b, method), logdet(A, method)), name, None, why)
 
-    def like_factored() -> tuple[Array, Array]:
+        def run() -> tuple[Array, Array]:
+            if is_free:
+                announce("solve_and_logdet", A, found.name)
+            return fused(A, b, found)
+
+        return Choice(run, "SLQ", cost, why, like)
+    found_rule, name = inv.find(A, (method,)), "solution_and_logarithm"
+    each = lambda: (solve(A, b, method), logdet(A, method))
+    if not found_rule.is_base or iterates(A, method):
+        return Choice(each, name, why="each by the structure of A")
+
+    def both() -> tuple[Array, Array]:
+        inverse = inv.using(found_rule, A, method)
+        if isinstance(inverse, Inverse) and hasattr(inverse.factor, "slogdet"):
+            return inverse @ b, -logdet(inverse)
+        return each()
+
+    def like_both() -> tuple[Array, Array]:
         inv.using(found_rule, A, method)
         return b, filled(A, 0.0, *A.batch_shape)
 
     why = "both from one factorisation: A has no structure"
-    return Choice(lambda: _factored(A, b, found_rule, method), name, None, why, like_factored)
-
-
-def _fused(A: LinearOperator, b: Any, method: SLQ, is_free: bool) -> tuple[Array, Array]:
-    if is_free:
-        announce("solve_and_logdet", A, method.name)
-    return fused(A, b, method)
-
-
-def _factored(A: LinearOperator, b: Any, found: Any, method: Method | None) -> tuple[Array, Array]:
-    inverse = inv.using(found, A, method)
-    if isinstance(inverse, Inverse) and hasattr(inverse.factor, "slogdet"):
-        return inverse @ b, -logdet(inverse)
-    return solve(A, b, method), logdet(A, method)
-
-
-def _estimates(A: LinearOperator, method: Any) -> bool:
-    """Whether the determinant is out of reach: of the matrix as a whole, and by rules."""
-    return needs_estimate(A, method) and slogdet.find(A).is_base
+    return Choice(both, name, why=why, like=like_both)
 
 
 solve_and_logdet = function(
@@ -151,12 +144,8 @@ class Solution(LinearOperator):
 
 def fused(A: LinearOperator, b: Any, method: SLQ) -> tuple[Array, Array]:
     """x and log det A by one run; differentiable in A and b."""
-    b = as_array(b, "solve_and_logdet", xp=A.xp)
-    if b.shape[0 if b.ndim == 1 else -2] != A.shape[-1]:
-        raise ShapeError(
-            f"solve_and_logdet: A is {A.shape[-2]}x{A.shape[-1]} and b is {tuple(b.shape)}; it "
-            f"needs {A.shape[-1]} rows."
-        )
+    b = right_side("solve_and_logdet", A, b)
+    b = b.to_dense() if isinstance(b, LinearOperator) else b
     B = b[:, None] if b.ndim == 1 else b
     batch = broadcast_batches(A.batch_shape, B.shape[:-2])
     if batch != A.batch_shape:
@@ -172,9 +161,24 @@ def fused(A: LinearOperator, b: Any, method: SLQ) -> tuple[Array, Array]:
 
 def differentiable_logdet(A: LinearOperator, method: SLQ) -> Array:
     """log det A, whose derivative tr(A^-1 dA) comes from the same random vectors."""
-    work = A.xp.float32 if is_half(A.xp, A.dtype) else A.dtype
-    B = A.xp.zeros((*A.batch_shape, A.shape[-1], 0), dtype=work, device=A._context.device)
-    return differentiable(A, B, method)[1]
+    shape, device = (*A.batch_shape, A.shape[-1], 0), A._context.device
+    return differentiable(A, A.xp.zeros(shape, dtype=computing_dtype(A), device=device), method)[1]
+
+
+class Block(NamedTuple):
+    """What one run gives: X = A^-1 B, Y = A^-1 R, the quadratic forms of the columns of R, which
+    of them are good, what the quadrature may have cost, and (as numbers without derivatives) the
+    statuses, steps and residuals."""
+
+    R: Array
+    X: Array
+    Y: Array
+    forms: Array
+    good: Array
+    rest: Any
+    status: Array
+    steps: Any
+    residual: Array
 
 
 def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Array]:
@@ -190,65 +194,33 @@ def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Arr
         )
     xp, fixed = A.xp, A.detach()
     M, directions, logarithm = prepared(fixed, method)
-    tol = math.sqrt(xp.eps(xp.float32 if is_half(xp, A.dtype) else A.dtype))
+    tol = math.sqrt(xp.eps(computing_dtype(A)))
     limit = method.max_iters or max(10 * A.shape[-1], 100)
     gen, count = xp.generator(method.seed), B.shape[-1]
     adaptive = method.tol is not None and not (is_traced(A, method.seed) or xp.is_traced(B))
     most = method.most if adaptive else method.probes or DEFAULT_PROBES
     width = min(most, DEFAULT_PROBES) if adaptive else most
     blocks: list[Block] = []
+    drawn = 0
     while True:  # the first block solves A X = B too
-        R = directions(
-            xp.fold_in(gen, len(blocks)), min(width, most - sum(block.probes for block in blocks))
-        )
-        right = B[..., : 0 if blocks else count]
-        found = _run(fixed, M, xp.stop_gradient(right), R, tol, limit, method.seed)
-        blocks.append(Block(R.shape[-1], *_attached(A, M, right, R, found, tol, limit)))
-        pool = _pooled(xp, blocks, logarithm, method)
-        if (
-            not adaptive
-            or bool(pool.met)
-            or pool.probes >= most
-            or bool(xp.max(pool.status) >= int(Status.BREAKDOWN))
-        ):
+        R = directions(xp.fold_in(gen, len(blocks)), min(width, most - drawn))
+        right = xp.stop_gradient(B[..., : 0 if blocks else count])
+        blocks.append(_run(fixed, M, right, R, tol, limit))
+        drawn += R.shape[-1]
+        mean, error = _averaged(xp, blocks)
+        met = meets(xp, method, mean + logarithm, error, drawn)
+        status = reduce(xp.maximum, (xp.max(block.status) for block in blocks))
+        if not adaptive or bool(met) or drawn >= most or bool(status >= int(Status.BREAKDOWN)):
             break
-    residual = blocks[0].residual[..., :count]
-    _tell(A, pool, residual, (count + pool.probes) * xp.max(blocks[0].steps))
-    return to_result_dtype(xp, blocks[0].X, A.dtype), to_result_dtype(xp, pool.value, A.dtype)
-
-
-def _attached(
-    A: LinearOperator,
-    M: LinearOperator | None,
-    B: Array,
-    R: Array,
-    found: tuple[Array, ...],
-    tol: float,
-    limit: int,
-) -> tuple[Array, ...]:
-    """What `_run` has found, X, log det M A, Y = A^-1 R and numbers, with the derivatives of the
-    first three.
-
-    X and Y have those of A [X Y] = [B R]. The derivative of the logarithm is the mean of Re y^H dA
-    M r.
-    """
-    xp, (X, mean, Y, *numbers) = A.xp, found
-    if not xp.is_differentiated(B, *A.arrays()):
-        return found
-    count = X.shape[-1]
-    solution = Solution._of(A, M, xp.stop_gradient(B), xp.concat([X, Y], axis=-1), tol, limit)
-    solved = equation(
-        solution,
-        Solution._matmat,
-        first=lambda _, *arrays: (solution.with_arrays(arrays).Z + 0,),
-    )
-    Z = solved(
-        xp.concat([xp.astype(B, Y.dtype), xp.astype(R, Y.dtype)], axis=-1), solution.arrays()
-    )
-
-    V = xp.astype(R if M is None else M @ R, Y.dtype)
-    X, Y = Z[..., :count], Z[..., count:]
-    return X, with_slope(A, mean, Y, V), Y, *numbers
+    X, value = _attached(A, M, B, mean, blocks, tol, limit)
+    first, steps = blocks[0], reduce(xp.maximum, (xp.asarray(block.steps) for block in blocks))
+    matvecs = (count + drawn) * first.steps
+    status = combine([status])
+    if isinstance(status, Status):
+        steps, matvecs = int(steps), int(matvecs)
+    residual = first.residual[..., :count] if count else None
+    report_estimate(xp, method, error, met, matvecs, status, iterations=steps, residual=residual)
+    return to_result_dtype(xp, X, A.dtype), to_result_dtype(xp, value + logarithm, A.dtype)
 
 
 def _run(
@@ -258,31 +230,61 @@ def _run(
     R: Array,
     tol: float,
     limit: int,
-    seed: Any,
-) -> tuple[Array, ...]:
-    """X, log det M A, A^-1 R, the standard error, and (as numbers without derivatives) the
-    statuses, steps and residuals."""
-    xp = A.xp
-    traced = is_traced(A, seed) or xp.is_traced(B) or xp.is_traced(R)
-    rows = min(limit, TRACED_ROWS if traced else ROWS)
-    count = B.shape[-1]
-    together = xp.concat(
-        [xp.astype(B, xp.result_type(B.dtype, R.dtype)), xp.astype(R, B.dtype)], axis=-1
-    )
+) -> Block:
+    xp, count = A.xp, B.shape[-1]
+    dtype = xp.result_type(B.dtype, R.dtype)
+    together = xp.concat([xp.astype(B, dtype), xp.astype(R, dtype)], axis=-1)
     together = one_of_each(A, together)
+    traced = is_traced(A) or xp.is_traced(together)
+    rows = min(limit, TRACED_ROWS if traced else ROWS)
     with ignore_float_errors(xp):
         solved: Solved = program(xp.name, _quadrature, tol, limit, rows)(A, M, together)
         forms, rest = _quadratic_forms(xp, solved, count, traced)
     good = xp.logical_and(xp.isfinite(forms), solved.status[..., count:] < int(Status.BREAKDOWN))
+    X, Y = solved.X[..., :count], solved.X[..., count:]
+    return Block(R, X, Y, forms, good, rest, solved.status, solved.steps, solved.residual)
+
+
+def _averaged(xp: Any, blocks: list[Block]) -> tuple[Array, Array]:
+    """The mean of all good quadratic forms, log det M A, and its standard error."""
+    forms, good = (
+        xp.concat([getattr(block, name) for block in blocks], axis=-1) for name in ("forms", "good")
+    )
     used = xp.sum(xp.astype(good, forms.dtype), axis=-1)
     mean = xp.sum(xp.where(good, forms, 0), axis=-1) / xp.where(used > 0, used, math.nan)
     spread = xp.sum(xp.where(good, (forms - mean[..., None]) ** 2, 0), axis=-1)
-    error = xp.sqrt(spread / xp.where(used > 1, used * (used - 1), 1) + rest**2) + xp.where(
-        used > 1, 0, math.inf
+    return mean, xp.sqrt(standard_error(xp, used, spread) ** 2 + blocks[0].rest ** 2)
+
+
+def _attached(
+    A: LinearOperator,
+    M: LinearOperator | None,
+    B: Array,
+    mean: Array,
+    blocks: list[Block],
+    tol: float,
+    limit: int,
+) -> tuple[Array, Array]:
+    """X and log det M A, which are known, with their derivatives.
+
+    X and all Y have those of A [X Y] = [B R]. The derivative of the logarithm is the mean of Re y^H
+    dA M r.
+    """
+    xp, X = A.xp, blocks[0].X
+    if not xp.is_differentiated(B, *A.arrays()):
+        return X, mean
+    Z = xp.concat([X, *(block.Y for block in blocks)], axis=-1)
+    R = xp.astype(xp.concat([block.R for block in blocks], axis=-1), Z.dtype)
+    solution = Solution._of(A, M, xp.stop_gradient(B), Z, tol, limit)
+    solved = equation(
+        solution,
+        Solution._matmat,
+        first=lambda _, *arrays: (solution.with_arrays(arrays).Z + 0,),
     )
-    real = forms.dtype
-    numbers = (xp.astype(solved.status, real), 0 * used + solved.steps, solved.residual)
-    return solved.X[..., :count], mean, solved.X[..., count:], error, *numbers
+    Z = solved(xp.concat([xp.astype(B, Z.dtype), R], axis=-1), solution.arrays())
+    count = X.shape[-1]
+    V = R if M is None else xp.astype(M @ R, Z.dtype)
+    return Z[..., :count], with_slope(A, mean, Z[..., count:], V)
 
 
 def _quadrature(
@@ -299,60 +301,6 @@ def _quadrature(
         return cg_quadrature(xp, A.__matmul__, apply, B, tol=tol, max_iters=limit, rows=rows)
 
 
-# What the runs of `solve_and_logdet` add up to: quadratures from the coefficients of conjugate
-# gradients, pooled over blocks of vectors.
-
-
-class Block(NamedTuple):
-    """What one run gives; see `_run`."""
-
-    probes: int
-    X: Array
-    mean: Array
-    Y: Array
-    error: Array
-    status: Array
-    steps: Array
-    residual: Array
-
-
-class Pooled(NamedTuple):
-    """What all runs give: log det A, its standard error, whether that is small enough, and how
-    they went."""
-
-    probes: int
-    value: Array
-    error: Array
-    met: Any
-    status: Array
-    steps: Array
-
-
-def _pooled(xp: Any, blocks: list[Block], logarithm: Any, method: SLQ) -> Pooled:
-    """What all runs give together."""
-    counts, total = [block.probes for block in blocks], sum(block.probes for block in blocks)
-    value = reduce(add, (block.mean * (k / total) for k, block in zip(counts, blocks)))
-    error = xp.stop_gradient(blocks[0].error)
-    if len(blocks) > 1:  # the squares within blocks, and between them
-        still = [xp.stop_gradient(block.mean - value) for block in blocks]
-        squares = (
-            k * (k - 1) * xp.stop_gradient(b.error) ** 2 + k * d**2
-            for k, b, d in zip(counts, blocks, still)
-        )
-        error = xp.sqrt(reduce(add, squares) / (total * (total - 1)))
-    value, met = value + logarithm, True
-    if method.tol is not None:
-        met = xp.all(
-            quantile(method.confidence, max(1, total - 1)) * error
-            <= method.tol * xp.abs(xp.stop_gradient(value))
-        )
-    status, steps = (
-        reduce(xp.maximum, (xp.max(x) for x in each))
-        for each in zip(*((b.status, b.steps) for b in blocks))
-    )
-    return Pooled(total, value, error, met, status, steps)
-
-
 def _quadratic_forms(xp: Any, solved: Solved, count: int, traced: bool) -> tuple[Array, Any]:
     """r^H M^1/2 log(M^1/2 A M^1/2) M^1/2 r for each random vector, (*batch, probes), and what
     rows that were not kept may have cost."""
@@ -363,28 +311,5 @@ def _quadratic_forms(xp: Any, solved: Solved, count: int, traced: bool) -> tuple
         return value, xp.mean(value - less, axis=-1)
     j = max(1, min(int(solved.steps), alpha.shape[0]))
     a, b, lengths = on_host(xp, alpha)[:j], on_host(xp, beta)[:j], on_host(xp, length)
-    values, *_ = gauss(HOST, a, b, lengths, LOG, partial(LOG.of, HOST), n, xp.eps(length.dtype))
+    values, *_ = gauss(HOST, a, b, lengths, LOG, n, xp.eps(length.dtype))
     return xp.asarray(values, dtype=length.dtype, device=xp.device_of(length)), 0.0
-
-
-def _tell(A: Any, found: Pooled, residual: Array, matvecs: Any) -> None:
-    """Report on log det A by all runs together, and on the residuals of the solution."""
-    xp, steps, message = A.xp, found.steps, ""
-    missed = first_failure(xp, (found.met, Status.MAX_ITERATIONS))
-    status = combine([missed, xp.astype(found.status, xp.asarray(0).dtype)])
-    if isinstance(status, Status):
-        steps, matvecs = int(steps), int(matvecs)
-        if status is missed is not Status.SUCCESS:
-            message = "the confidence interval did not shrink to the tolerance; raise probes or tol"
-    shown = xp.stop_gradient(residual) if residual.shape[-1] else None
-    report(
-        Info(
-            status,
-            iterations=steps,
-            matvecs=matvecs,
-            residual=shown,
-            error=found.error,
-            method="SLQ",
-            message=message,
-        )
-    )

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...backends import Array, adjoint
+from ...backends import Array, adjoint, zeros_like
 from ...errors import MethodError
+from ...methods.sampling import draw
 from ...operators import BatchSum, LinearOperator, LowRank, Product, Sum
 from ...operators.terms import InnerTerms, added_parts, some_terms, term_count
 from ...operators.tree import Index
-from ..common import operands_in_context
+from ..common import low_rank_sides, operands_in_context
 
 ROOM = 1 << 21  # numbers in the random vectors of the terms that are taken together
 
@@ -39,6 +40,17 @@ class Terms(NamedTuple):
     share: Any = None
     factor: Any = 1
 
+    def draw(self, A: LinearOperator, key: Any, kind: str, width: int) -> Array:
+        """Random vectors for each term, (*batch, n, width); those of one group are the same."""
+        B, device = self.operator, A._context.device
+        shape = [*B.batch_shape, B.shape[-1], width]
+        if self.axis is None or self.share is None:
+            return draw(A.xp, key, kind, tuple(shape), A.dtype, device)
+        place = self.axis - 2
+        shape[place] = int(self.share[-1]) + 1
+        Z = draw(A.xp, key, kind, tuple(shape), A.dtype, device)
+        return A.xp.take(Z, Index(self.share).on(A.xp, device), axis=place)
+
 
 def count_terms(A: LinearOperator) -> int:
     """How many terms a sum has, those that minibatches hold as a whole among them; an error if
@@ -47,8 +59,7 @@ def count_terms(A: LinearOperator) -> int:
     if count < 2 and not isinstance(A, (Sum, BatchSum, Product, LowRank)):
         raise MethodError(
             "Hutchinson: random vectors for each term need a sum (Sum, BatchSum, LowRank or a "
-            f"product), and A is {type(A).__name__}. "
-            "Leave out per_term and batch_size."
+            f"product), and A is {type(A).__name__}. Leave out per_term and batch_size."
         )
     return count
 
@@ -58,9 +69,8 @@ def _count(A: LinearOperator) -> int:
         return len(A.operands)
     if isinstance(A, LowRank):
         return A.U.shape[-1]
-    return (
-        A.operands[0].shape[-1] if isinstance(A, Product) and term_count(A) == 1 else term_count(A)
-    )
+    count = term_count(A)
+    return A.operands[0].shape[-1] if isinstance(A, Product) and count == 1 else count
 
 
 def terms_of(A: Any, size: int, width: int) -> Iterator[Terms]:
@@ -82,15 +92,12 @@ def _terms_of_part(A: Any, size: int, width: int) -> Iterator[Terms]:
         step = max(size, groups // size * size)
         for start in range(0, count, step):
             stop = min(count, start + step)
-            yield Terms(
-                _elements(A, start, stop),
-                A.axis,
-                None if size == 1 else np.arange(stop - start) // size,
-            )
+            share = None if size == 1 else np.arange(stop - start) // size
+            yield Terms(_elements(A, start, stop), A.axis, share)
     elif isinstance(A, (LowRank, Product)):
         for start in range(0, count, groups * size):
-            U, V = _factors(A, start, min(count, start + groups * size))
-            U, V = (None if X is None else _grouped(A.xp, X, size) for X in (U, V))
+            sides = _factors(A, start, min(count, start + groups * size))
+            U, V = (_grouped(A.xp, X, size) for X in sides)
             yield Terms(LowRank._of(U, V, None), -1)
     elif count > 1:  # a sum of a user's own
         for start in range(0, count, size):
@@ -109,14 +116,12 @@ def _elements(A: BatchSum, start: int, stop: int) -> LinearOperator:
     return A.A[(*batch, slice(None), slice(None))]
 
 
-def _factors(A: Any, start: int, stop: int) -> tuple[Array, Array | None]:
-    """U and V, (*batch, n, stop - start), of the terms from `start` to `stop` of A = U V^H; V is
-    None where it is U."""
+def _factors(A: Any, start: int, stop: int) -> tuple[Array, Array]:
+    """U and V, (*batch, n, stop - start), of the terms from `start` to `stop` of A = U V^H."""
     xp = A.xp
     if isinstance(A, LowRank):
-        U = A.U if A.core is None else xp.matmul(A.U, A.core)
-        V = None if A.core is None and A.V is None else A.U if A.V is None else A.V
-        return U[..., start:stop], None if V is None else V[..., start:stop]
+        U, V = low_rank_sides(A)
+        return U[..., start:stop], V[..., start:stop]
     # rows cannot be taken by index: columns and rows of the outer factors, by products
     if term_count(A) == 1:
         left, *rest = operands_in_context(A)
@@ -126,8 +131,6 @@ def _factors(A: Any, start: int, stop: int) -> tuple[Array, Array | None]:
     assert isinstance(some, InnerTerms)
     V = adjoint(xp, some.right._dense())
     U = V if some.left is None else adjoint(xp, some.left._dense())
-    if some.left is None and A._cut.position == 1:
-        return V, None
     return U * some.weights[..., None, :], V
 
 
@@ -135,24 +138,6 @@ def _grouped(xp: Any, U: Array, size: int) -> Array:
     """Columns (*batch, n, k) in groups, (*batch, groups, n, size), the last filled up with
     zeros."""
     *batch, n, k = U.shape
-    missing = -k % size
-    if missing:
-        U = xp.concat(
-            [U, xp.zeros((*batch, n, missing), dtype=U.dtype, device=xp.device_of(U))], axis=-1
-        )
-    return xp.moveaxis(xp.reshape(U, (*batch, n, (k + missing) // size, size)), -2, -3)
-
-
-def shared_out(A: LinearOperator, terms: Terms, Z: Array) -> Array:
-    """The random vectors of groups, one for each term."""
-    if terms.share is None or terms.axis is None:
-        return Z
-    return A.xp.take(Z, Index(terms.share).on(A.xp, A._context.device), axis=terms.axis - 2)
-
-
-def probe_shape(terms: Terms, width: int) -> tuple[int, ...]:
-    """Of the random vectors that these terms need."""
-    batch = list(terms.operator.batch_shape)
-    if terms.axis is not None and terms.share is not None:
-        batch[terms.axis] = int(terms.share[-1]) + 1
-    return (*batch, terms.operator.shape[-1], width)
+    if missing := -k % size:
+        U = xp.concat([U, zeros_like(xp, U, (*batch, n, missing))], axis=-1)
+    return xp.moveaxis(xp.reshape(U, (*batch, n, -1, size)), -2, -3)
