@@ -139,11 +139,13 @@ WITH_MORE_LOOKS: Table = {
         ),
         (2, "cholesky", "annotated_pd_tridiagonal tridiagonal_broadcast"),
         (
-            3,
-            "apply cond eig eigmax eigmin exp lstsq pinv rank solve_and_logdet svd",
+            2,
+            "apply cond eig eigmax eigmin exp isqrt log lstsq pinv power rank sqrt svd",
             "annotated_pd_tridiagonal",
         ),
-        (3, "apply eig eigmax eigmin pinv solve_and_logdet", "tridiagonal tridiagonal_broadcast"),
+        (2, "apply eig eigmax eigmin", "tridiagonal tridiagonal_broadcast"),
+        (3, "solve_and_logdet", "annotated_pd_tridiagonal"),
+        (3, "pinv solve_and_logdet", "tridiagonal tridiagonal_broadcast"),
         (3, "pinv solve_and_logdet", "banded"),
         (4, "lstsq", "banded"),
         (4, "lstsq lu", "tridiagonal tridiagonal_broadcast"),
@@ -181,7 +183,7 @@ WITH_MORE_LOOKS: Table = {
         (
             3,
             "isqrt log power sqrt",
-            "adjoint_of_product annotated_pd_tridiagonal annotated_unitary banded batch_sum "
+            "adjoint_of_product annotated_unitary banded batch_sum "
             "block block_diagonal block_diagonal_alike block_diagonal_of_triangles "
             "block_with_neutral_parts conjugate_of_sum factorized "
             "convolution_zero_large_kernel convolution_zero_plane dense diagonal_mixed_signs "

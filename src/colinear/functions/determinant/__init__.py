@@ -183,7 +183,7 @@ def slogdet_of_power(A: LinearOperator, c: Any) -> Determinant:
         c = xp.asarray(c, **kind_of(A))
     with ignore_float_errors(xp):
         sign, logarithm = slogdet_of_diagonal(namespace_of(c), c[..., None])
-    return sign**n, n * logarithm if n else xp.zeros(logarithm.shape, **kind_of(logarithm))
+    return sign**n, n * logarithm if n else filled(A, 0.0, *logarithm.shape)
 
 
 def real_sign(xp: Any, sign: Array) -> Array:
