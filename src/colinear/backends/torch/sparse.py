@@ -109,9 +109,11 @@ def _indices(structure: Any, device: Any) -> tuple[Array, Array, Array]:
         if torch.compiler.is_compiling():  # part of the graph then, and not to be kept
             return tuple(torch.as_tensor(x.copy(), device=device) for x in host)
         with warnings.catch_warnings():
-            # the first CSR tensor of a process says that they are in beta
+            # The first CSR tensor of a process says that they are in beta, and the first that is
+            # made of its parts, in torch 2.11, that these are not checked.
             warnings.simplefilter("ignore")
-            torch.zeros(1, 1).to_sparse_csr()
+            none = torch.zeros(2, dtype=torch.int64)
+            torch.sparse_csr_tensor(none, none[:0], torch.zeros(0), size=(1, 1))
         found = _keep(structure, ("torch", device), *host)
     return found
 
