@@ -118,6 +118,13 @@ def test_a_compiled_iteration_tells_its_status():
         g(M, b)
 
 
+def test_a_compiled_iteration_that_auto_chose_tells_its_status():
+    d, b = torch.logspace(-12, 0, 4000, dtype=torch.float64), torch.ones(4000, dtype=torch.float64)
+    f = compiled(lambda d, b: co.solve(co.opaque(co.Diagonal(d)), b, co.Auto(max_iters=3)))
+    with pytest.warns(co.ConvergenceWarning, match="MAX_ITERATIONS"):
+        f(d, b)
+
+
 def test_an_iteration_with_a_function_leaves_the_graph():
     M, b = definite(4)
     A = co.PD(co.MatrixFree(lambda X: M @ X, (4, 4), dtype=M.dtype, like=M))

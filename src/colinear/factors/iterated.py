@@ -86,14 +86,13 @@ class Iterated(LinearOperator):
 
     def solve(self, B: Array, vector: bool) -> Array:
         """A^-1 B; reports how it went."""
-        X, info = self.run(B, vector, warns=not is_detailed())
+        X, info = self.run(B, vector)
         return report(info, X)
 
-    def run(
-        self, B: Array, vector: bool, rounded: Any = None, warns: bool = False
-    ) -> tuple[Array, Info]:
+    def run(self, B: Array, vector: bool, rounded: Any = None) -> tuple[Array, Info]:
         """A^-1 B, and how it went. `rounded`: the dtype that the answer will be given in, if it is
-        a narrower one. A program of `torch.compile` warns by itself of a failure, if it `warns`."""
+        a narrower one. A program of `torch.compile` warns by itself of a failure, unless an Info
+        is asked for."""
         xp = namespace_of(B)
         dtype = xp.result_type(self.A.dtype, B.dtype) if not self.A.is_neutral else B.dtype
         # half precision is summed in single
@@ -110,7 +109,7 @@ class Iterated(LinearOperator):
             np.errstate(all="ignore") if xp.name == "numpy" else contextlib.nullcontext(),
         ):
             if xp.is_compiling():
-                outcome = outcome_when_run(self, B, watch, tol, warns)
+                outcome = outcome_when_run(self, B, watch, tol, warns=not watch.record)
                 X = outcome.X
             else:
                 X, outcome = program(xp.name, _solution, method, watch, tol)(self, B)

@@ -193,7 +193,7 @@ def _by_iteration(s: System, found: Rule) -> Array:
         if X is not None:
             return s.answer(X)
         inverse = iterated(A, method)
-    X, info = inverse.run(s.B, s.is_vector, s.dtype, warns=not is_detailed())
+    X, info = inverse.run(s.B, s.is_vector, s.dtype)
     report(info)
     return s.answer(X)
 
