@@ -75,13 +75,7 @@ class BlockDiag(LinearOperator):
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
-        is_traced, blocks = xp.is_traced(X) or has_traced(self.operands[0]), None
-        if are_many_and_small(
-            self.operands, TRACED_BLOCK_ENTRIES if is_traced else SMALL_BLOCK_ENTRIES
-        ):
-            blocks = self.stack()
-            if blocks is None and is_traced:
-                blocks = stack_alike(self.operands)
+        blocks = None if len(self.operands) < MANY_BLOCKS else self._stack_for(X)
         if blocks is not None:  # the products of all blocks at once
             count, m, n = blocks.shape[-3:]
             Y = blocks._matmat(xp.reshape(X, (*X.shape[:-2], count, n, X.shape[-1])))
@@ -89,6 +83,15 @@ class BlockDiag(LinearOperator):
         parts = split_rows(X, [A.shape[-1] for A in self.operands])
         products = [A @ part for A, part in zip(self.operands, parts)]
         return concat_batches(xp, products, axis=-2)
+
+    def _stack_for(self, X: Array) -> LinearOperator | None:
+        """The blocks as one operator where one product of them all costs less than one of each."""
+        is_traced = self.xp.is_traced(X) or has_traced(self.operands[0])
+        entries = TRACED_BLOCK_ENTRIES if is_traced else SMALL_BLOCK_ENTRIES
+        if not are_many_and_small(self.operands, entries):
+            return None
+        stack = self.stack()
+        return stack_alike(self.operands) if stack is None and is_traced else stack
 
     def _to_dense(self) -> Array:
         if not are_many_and_small(self.operands):
