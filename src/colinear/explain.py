@@ -20,6 +20,7 @@ from .dispatch import Choice, Cost, Function, Rule, functions, signature
 from .dispatch.calls import why_whole
 from .dispatch.resolution import guard_name
 from .info import Scope, draw, state
+from .operators.printing import write
 
 __all__ = ["Cost", "Plan", "explain"]
 
@@ -63,9 +64,11 @@ class Plan:
 
     def walk(self) -> Iterator[Plan]:
         """This plan and all below it, each before its parts."""
-        yield self
-        for child in self.children:
-            yield from child.walk()
+        waiting = [self]
+        while waiting:
+            plan = waiting.pop()
+            yield plan
+            waiting.extend(reversed(plan.children))
 
     def __str__(self) -> str:
         return draw(self, _line, lambda plan: plan.children)
@@ -237,8 +240,7 @@ def _rejected(
 
 
 def _expression(A: Any) -> str:
-    write = getattr(A, "_expression", None)
-    return write() if write is not None else " ".join(repr(A).split())
+    return write(A) if hasattr(A, "_expression") else " ".join(repr(A).split())
 
 
 def _short(expression: str) -> str:

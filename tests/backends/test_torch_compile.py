@@ -131,3 +131,24 @@ def test_an_iteration_with_a_function_leaves_the_graph():
     torch._dynamo.reset()
     answer = torch.compile(lambda b: co.solve(A, b, method=co.CG()), backend="eager")(b)
     torch.testing.assert_close(M @ answer, b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "f", [lambda A, x: A @ x, lambda A, x: co.solve(A, x), lambda A, x: x * co.logdet(A)]
+)
+def test_what_an_operator_remembers_does_not_make_torch_compile_again(parts, f):
+    a, x, X = parts
+    graphs = []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    for A in (co.Kronecker(a, a), co.Diagonal(x**2 + 1) + co.LowRank(X), co.Dense(a)):
+        torch._dynamo.reset()
+        graphs.clear()
+        b = torch.ones(A.shape[-1], dtype=a.dtype)
+        again = torch.compile(f, fullgraph=True, backend=count)
+        answers = [again(A, b) for _ in range(3)]
+        assert len(graphs) == 1
+        torch.testing.assert_close(answers[2], f(A, b))

@@ -566,9 +566,14 @@ def test_a_long_computation_shows_on_a_terminal_that_it_is_alive(
     eig = co.eig
     monkeypatch.setattr(co, "eig", slow)
     monkeypatch.setattr(options, "SECONDS_BETWEEN_SIGNS", 0.05)
-    for terminal, signs in ((Terminal(), True), (io.StringIO(), False)):
+    # a factorisation has no bar of its own
+    for terminal, named, signs in (
+        (Terminal(), [], True),
+        (Terminal(), ["--method", "Eig"], True),
+        (io.StringIO(), [], False),
+    ):
         monkeypatch.setattr(sys, "stderr", terminal)
-        assert main(["eig", "general.npy", "-k", "1", "--which", "SM", "--json"]) == 0
+        assert main(["eig", "general.npy", "-k", "1", "--which", "SM", "--json", *named]) == 0
         assert ("\rcolinear: eig ... 0 s" in terminal.getvalue()) is signs
 
 

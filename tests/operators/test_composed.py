@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from importlib import import_module
+from operator import add, matmul
+
 import numpy as np
 import pytest
+import scipy.sparse
 
 import colinear as co
 from colinear import backends
@@ -11,6 +16,9 @@ from colinear.errors import BackendError, ShapeError
 from colinear.testing import forbid_dense
 
 rng = np.random.default_rng(0)
+sum_module, product_module = (
+    import_module(f"colinear.operators.{name}") for name in ("sum", "product")
+)
 
 
 def dense(m, n=None):
@@ -419,3 +427,94 @@ def test_many_small_blocks_are_multiplied_and_put_together_as_few_ones_are(backe
     for B, M in ((A, dense), (A.H, np.swapaxes(dense, -1, -2))):
         X = rng.standard_normal((M.shape[-1], 2)).astype(np.float32)
         np.testing.assert_allclose(xp.to_numpy(B @ xp.asarray(X)), M @ X, rtol=1e-4, atol=1e-5)
+
+
+# ---------------------------------------------------------------------- growth
+
+
+def count_calls(monkeypatch, module, name):
+    """The calls of a function of a module from now on, as a list that grows."""
+    calls, plain = [], getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *given: calls.append(given) or plain(*given))
+    return calls
+
+
+def test_a_sum_grows_by_a_term_without_asking_the_others(monkeypatch):
+    merged = count_calls(monkeypatch, sum_module, "_merge")
+    terms = [co.PSD(dense(3)) for _ in range(40)]
+    S = reduce(add, terms)
+    assert S.operands == tuple(terms) and len(merged) == 1
+    assert S.isa(co.PSD) and S.shape == (3, 3) and S.dtype == np.float64
+    assert not S._claims  # as of Sum(*terms): its terms say it
+    same(S, sum(term.to_dense() for term in terms))
+    S = S + co.Diagonal([1.0, 2.0, 3.0]) + dense(3) + 2.0 * co.Identity(3)
+    assert len(S.operands) == 42 and not S.isa(co.SelfAdjoint)
+
+
+def test_sums_that_grow_keep_claims_pairs_and_promotion():
+    A, B, C = dense(3), dense(3), co.Dense(1j * rng.normal(size=(3, 3)))
+    assert (A + B + B.H + A.H).isa(co.SelfAdjoint) and (A.H + B + B.H + A).isa(co.SelfAdjoint)
+    assert not (A + B + A.H).isa(co.SelfAdjoint)
+    assert (co.PSD(A + A.H) + co.PSD(B) + co.PSD(B)).isa(co.PSD)
+    assert (A + B + C).dtype == np.complex128
+    batched = A + B + co.Dense(rng.normal(size=(2, 3, 3)))
+    assert batched.shape == (2, 3, 3) and (batched + A).shape == (2, 3, 3)
+    with pytest.raises(ShapeError):
+        A + B + dense(2)
+    with pytest.raises(BackendError):
+        A + B + co.Dense(backends.get("torch").asarray(np.eye(3)))
+
+
+def test_a_product_grows_by_a_factor_without_opening_the_others(monkeypatch):
+    opened = count_calls(monkeypatch, product_module, "_open")
+    factors = [dense(3) for _ in range(40)]
+    P = reduce(matmul, factors)
+    assert P.operands == tuple(factors) and len(opened) == 1
+    same(P, reduce(matmul, [A.A for A in factors]))
+    A, B = factors[:2]
+    assert (A.H @ B @ B.H @ A).isa(co.PSD) and (A @ B @ A.H).operands[0] is A
+    assert (A @ B @ co.Identity(3)).operands == (A, B)
+    assert isinstance(A @ B @ (2.0 * A), co.Scaled)
+    D = co.Diagonal([1.0, 2.0, 3.0])
+    assert len((A @ B @ D @ D).operands) == 3
+
+
+ALIKE = {
+    "dense": lambda xp: co.Dense(xp.asarray(rng.normal(size=(6, 6)))),
+    "rectangular": lambda xp: co.Dense(xp.asarray(rng.normal(size=(6, 4)) * 1j)),
+    "toeplitz": lambda xp: co.Toeplitz(*xp.asarray(rng.normal(size=(2, 6)))),
+    "circulant": lambda xp: co.Circulant(xp.asarray(rng.normal(size=6))),
+    "tridiagonal": lambda xp: co.Tridiagonal(*[xp.asarray(rng.normal(size=n)) for n in (5, 6, 5)]),
+    "banded": lambda xp: co.Banded([xp.asarray(rng.normal(size=n)) for n in (6, 4)], [0, 2]),
+    "sparse": lambda xp: co.Sparse(
+        scipy.sparse.csr_array((rng.normal(size=3), [3, 4, 0], [0, 1, 1, 1, 2, 3, 3]), (6, 6))
+    ).to(backend=xp.name),
+}
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_alike_terms_and_blocks_are_one_product_of_a_traced_program(kind):
+    jax, xp = pytest.importorskip("jax"), backends.get("jax")
+    terms = [ALIKE[kind](xp) for _ in range(12)]
+    odd = co.Diagonal(xp.asarray(rng.normal(size=6))) if kind != "rectangular" else terms[0]
+    for A in (co.BlockDiag(*terms), co.Sum(*terms, odd), co.Sum(*terms[:9], 2.0 * terms[10])):
+        x, X = (xp.asarray(rng.normal(size=(A.shape[-1], *k))) for k in ((), (3,)))
+        matrix, multiply = np.asarray(A.to_dense()), lambda A, x: A @ x
+        for given in (x, X, xp.stack([X, 2 * X])):
+            np.testing.assert_allclose(jax.jit(multiply)(A, given), matrix @ given, rtol=1e-9)
+        np.testing.assert_allclose(jax.jit(lambda A: A.to_dense())(A), matrix, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_a_traced_program_does_not_grow_with_alike_terms(kind):
+    jax, xp = pytest.importorskip("jax"), backends.get("jax")
+    work = ("dot_general[", "fft[", "gather[", "scatter-add[", "mul ", "add ", "add_any ")
+    for family in (co.Sum, co.BlockDiag):
+        counts = []
+        for size in (12, 24):
+            A = family(*[ALIKE[kind](xp) for _ in range(size)])
+            program = str(
+                jax.make_jaxpr(lambda A, x: A @ x)(A, xp.asarray(rng.normal(size=A.shape[-1])))
+            )
+            counts.append([program.count(name) for name in work])
+        assert counts[0] == counts[1]

@@ -43,3 +43,12 @@ def test_an_operator_that_multiplies_by_itself_is_an_error():
 
     with pytest.raises(RecursionError):
         Endless(2) @ np.ones(2)
+
+
+def test_plans_of_deep_trees_are_walked_without_recursion_and_name_them_shortly():
+    A = co.Dense(2 * np.eye(2))
+    for _ in range(400):
+        A = co.Kronecker(co.BlockDiag(A, np.eye(1)), np.eye(1))
+    plan = co.explain(co.logdet, A)
+    assert plan.rules.count("slogdet_block_diagonal") == 400
+    assert max(len(part.expression) for part in plan.walk()) < 5000

@@ -20,8 +20,9 @@ def timed(options: argparse.Namespace, f: Any, *arguments: Any) -> tuple[Any, An
     """The result of a function of operators, its status, and what is known of it, with the time
     that it took."""
     start = time.perf_counter()
-    with under_way(options, options.command):
-        result, info = f(*arguments, method(options), info=True)
+    chosen = method(options)
+    with under_way(options, options.command, chosen):
+        result, info = f(*arguments, chosen, info=True)
     seconds = time.perf_counter() - start
     return result, combine([info._status]), answers.of_info(info) | {"seconds": round(seconds, 6)}
 

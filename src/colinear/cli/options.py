@@ -197,15 +197,12 @@ def tell(options: argparse.Namespace, what: str) -> None:
 
 
 @contextlib.contextmanager
-def under_way(options: argparse.Namespace, what: str) -> Iterator[None]:
-    """Say what is under way, and on a terminal how long it has taken: where no iteration shows a
-    bar of its own."""
+def under_way(options: argparse.Namespace, what: str, chosen: Any) -> Iterator[None]:
+    """Say what is under way, and on a terminal how long it has taken: where the chosen method, or
+    None, shows no bar of its own."""
     tell(options, what)
-    if (
-        not shows_progress(options)
-        or not sys.stderr.isatty()
-        or (options.method is not None and _has_tqdm())
-    ):
+    has_bar = getattr(chosen, "progress", False)
+    if has_bar or not shows_progress(options) or not sys.stderr.isatty():
         yield
         return
     done, start = threading.Event(), time.perf_counter()

@@ -206,17 +206,20 @@ def _circulant_inverse(col: Any, row: Any, positive: bool) -> Any:
 
 
 def of_pivots(pivots: Any, sign: Any = 1) -> tuple[Any, Any]:
-    """The sign and the logarithm of the product of pivots, times a sign."""
-    if not np.iscomplexobj(pivots) and np.min(pivots) > 0:
-        return sign, np.sum(np.log(pivots), dtype=np.float64)
+    """The sign and the logarithm of the product of pivots, along the last axis, times a sign."""
+    is_real = not np.iscomplexobj(pivots)
+    if is_real and np.min(pivots) > 0:
+        return sign, np.sum(np.log(pivots), axis=-1, dtype=np.float64)
     size = np.abs(pivots)
     with np.errstate(all="ignore"):
-        logarithm = np.sum(np.log(size), dtype=np.float64)
-        if not size.all():
-            return 0 * sign, logarithm
-        if np.iscomplexobj(pivots):
-            return sign * np.prod(pivots / size), logarithm
-        return sign * (1 - 2 * (np.count_nonzero(pivots < 0) % 2)), logarithm
+        logarithm = np.sum(np.log(size), axis=-1, dtype=np.float64)
+        phase = _parity(pivots < 0) if is_real else np.prod(pivots / size, axis=-1)
+        return np.where(size.all(axis=-1), sign * phase, 0), logarithm
+
+
+def _parity(flags: Any) -> Any:
+    """1 or -1: whether an even or an odd number of flags is set, along the last axis."""
+    return 1 - 2 * (np.count_nonzero(flags, axis=-1) % 2)
 
 
 def parity(perm: Any) -> int:
@@ -237,27 +240,39 @@ def _lapack(name: str, *arrays: Any) -> Any:
     return get_lapack_funcs((name,), arrays)[0]
 
 
+# A batch of these is one long matrix, whose parts are not coupled: LAPACK is called once.
+
+
 def tridiagonal_slogdet(lower: Any, diag: Any, upper: Any) -> tuple[Any, Any]:
-    """By LU with partial pivoting along three diagonals, 10 n flops."""
-    n, bands = len(diag), (lower, diag, upper)
-    if n < 3:  # LAPACK's wrapper refuses empty diagonals
-        return banded_slogdet(bands, (-1, 0, 1), n)
+    """By LU with partial pivoting along three diagonals of (count, n) matrices, 10 n flops each."""
+    bands = (lower, diag, upper)
+    if diag.size < 3:  # LAPACK's wrapper refuses empty diagonals
+        return banded_slogdet(bands, (-1, 0, 1), diag.shape[-1])
     dtype = np.result_type(*bands, np.float32)
-    bands = tuple(x.astype(dtype, copy=False) for x in bands)
-    _, pivots, _, _, swaps, _ = _lapack("gttrf", bands[1])(*bands)
+
+    def joined(x: Any) -> Any:
+        if len(diag) == 1:
+            return x[0].astype(dtype, copy=False)
+        long = np.zeros(diag.shape, dtype)
+        long[:, : x.shape[-1]] = x
+        return long.reshape(-1)[: None if x is diag else -1]
+
+    _, pivots, _, _, swaps, _ = _lapack("gttrf", np.empty(0, dtype))(*map(joined, bands))
     # row i, counted from 1, was swapped with i or i + 1
-    swapped = int(np.sum(swaps, dtype=np.int64)) - n * (n + 1) // 2
-    return of_pivots(pivots, 1 - 2 * (swapped % 2))
+    exchanged = swaps != np.arange(1, swaps.size + 1)
+    return of_pivots(pivots.reshape(diag.shape), _parity(exchanged.reshape(diag.shape)))
 
 
 def banded_slogdet(diagonals: Any, offsets: tuple[int, ...], n: int) -> tuple[Any, Any]:
-    """By LU with partial pivoting within the band: O(n l (l + u))."""
-    below, above = max(0, -min(offsets)), max(0, *offsets)
-    ab = np.zeros((2 * below + above + 1, n), np.result_type(np.float32, *diagonals))
+    """By LU with partial pivoting within the band, diagonals of (count, length): O(n l (l + u))
+    each."""
+    count, below, above = len(diagonals[0]), max(0, -min(offsets)), max(0, *offsets)
+    ab = np.zeros((2 * below + above + 1, count, n), np.result_type(np.float32, *diagonals))
     for d, k in zip(diagonals, offsets, strict=True):
-        ab[below + above - k, max(k, 0) : max(k, 0) + len(d)] = d
-    factors, swaps, _ = _lapack("gbtrf", ab)(ab, below, above)
-    return of_pivots(factors[below + above], 1 - 2 * (np.count_nonzero(swaps != np.arange(n)) % 2))
+        ab[below + above - k, :, max(k, 0) : max(k, 0) + d.shape[-1]] = d
+    factors, swaps, _ = _lapack("gbtrf", ab)(ab.reshape(len(ab), -1), below, above)
+    exchanged = (swaps != np.arange(swaps.size)).reshape(count, n)
+    return of_pivots(factors[below + above].reshape(count, n), _parity(exchanged))
 
 
 def sparse_slogdet(data: Any, structure: Any, positive: bool) -> tuple[Any, Any]:
@@ -379,5 +394,5 @@ class BandedLU(HostFactor):
         shape = (*data.shape[:-1], n)
         pivots = np.reshape(self.factors[l + u].copy(), shape)
         exchanged = np.reshape(self.swaps != np.arange(self.swaps.size), shape)
-        pivots[..., 0] *= 1 - 2 * (np.count_nonzero(exchanged, axis=-1) % 2)
+        pivots[..., 0] *= _parity(exchanged)
         return pivots, []

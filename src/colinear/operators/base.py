@@ -53,6 +53,7 @@ from .tree import (
     _remember,
     _set_field_once,
     _walk,
+    bytes_in,
     inside_out,
     memo,
     own_annotations,
@@ -277,12 +278,12 @@ class LinearOperator(Tree, Protocols):
             mask &= A.properties
         return self._implied | mask
 
-    @property
+    @memo
     def nbytes(self) -> int:
         """Bytes of its leaves."""
-        return sum(int(getattr(leaf, "nbytes", 8)) for leaf in self.leaves())
+        return int(_walk(lambda: bytes_in([getattr(self, name) for name in self._dynamic])))
 
-    @property
+    @memo
     def flops(self) -> float:
         """Floating-point operations of one product with a vector."""
         return float(_walk(lambda: self._flops))

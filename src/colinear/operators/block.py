@@ -13,19 +13,23 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from ..properties import ALL_PROPERTIES, SELF_ADJOINT, STIEFEL, SYMMETRIC, UNITARY
-from .banded import block_diagonal, scatter_dense
+from .banded import Banded, Tridiagonal, block_diagonal, scatter_dense
 from .base import LinearOperator
 from .context import common_batch, common_context, concat_batches, spread
 from .convert import as_operators, flattened, operator_list
 from .dense import Dense, Triangular
 from .diagonal import Diagonal, Identity, Zero
 from .neutral import dense_part
+from .sparse import Sparse
+from .toeplitz import Circulant, Toeplitz
 from .transposed import are_adjoint, are_transposed
 from .tree import Shape, images, memo, operand_flops, operand_images, shared
 
 # up to which a copy of a block, or of the places of its entries, costs less than a call for each
 SMALL_BLOCK_ENTRIES = 2**12
 MANY_BLOCKS = 8  # from which that is so
+# the same where a program is traced: each call of it takes its compiler 20 to 90 ms
+TRACED_BLOCK_ENTRIES = 2**16
 
 
 class BlockDiag(LinearOperator):
@@ -71,7 +75,7 @@ class BlockDiag(LinearOperator):
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
-        blocks = self.stack() if _are_many_and_small(self.operands) else None
+        blocks = None if len(self.operands) < MANY_BLOCKS else self._stack_for(X)
         if blocks is not None:  # the products of all blocks at once
             count, m, n = blocks.shape[-3:]
             Y = blocks._matmat(xp.reshape(X, (*X.shape[:-2], count, n, X.shape[-1])))
@@ -80,8 +84,17 @@ class BlockDiag(LinearOperator):
         products = [A @ part for A, part in zip(self.operands, parts)]
         return concat_batches(xp, products, axis=-2)
 
+    def _stack_for(self, X: Array) -> LinearOperator | None:
+        """The blocks as one operator where one product of them all costs less than one of each."""
+        is_traced = self.xp.is_traced(X) or has_traced(self.operands[0])
+        entries = TRACED_BLOCK_ENTRIES if is_traced else SMALL_BLOCK_ENTRIES
+        if not are_many_and_small(self.operands, entries):
+            return None
+        stack = self.stack()
+        return stack_alike(self.operands) if stack is None and is_traced else stack
+
     def _to_dense(self) -> Array:
-        if not _are_many_and_small(self.operands):
+        if not are_many_and_small(self.operands):
             blocks = [dense_part(A, self) for A in self.operands]
             return self.xp.broadcast_to(block_diagonal(self.xp, blocks), self.shape)
         starts = [
@@ -183,7 +196,7 @@ class Block(LinearOperator):
             for j, A in zip(beside, row)
             if not isinstance(A, Zero)
         ]
-        if 0 < len(found) < len(self.operands) and _are_many_and_small([A for A, _, _ in found]):
+        if 0 < len(found) < len(self.operands) and are_many_and_small([A for A, _, _ in found]):
             return scatter_blocks(self, found)
         rows = [concat_batches(xp, [dense_part(A, self) for A in row], -1) for row in self.blocks]
         return xp.broadcast_to(concat_batches(xp, rows, axis=-2), self.shape)
@@ -234,11 +247,39 @@ def split_rows(X: Array, sizes: Sequence[int]) -> list[Array]:
     return [X[..., end - size : end, :] for end, size in zip(ends, sizes)]
 
 
-def _are_many_and_small(blocks: Sequence[LinearOperator]) -> bool:
+def are_many_and_small(
+    blocks: Sequence[LinearOperator], entries: int = SMALL_BLOCK_ENTRIES
+) -> bool:
     """Whether there are many blocks, of few entries each on average."""
     if len(blocks) < MANY_BLOCKS:
         return False
-    return sum(A.shape[-2] * A.shape[-1] for A in blocks) <= SMALL_BLOCK_ENTRIES * len(blocks)
+    return sum(A.shape[-2] * A.shape[-1] for A in blocks) <= entries * len(blocks)
+
+
+def has_traced(A: LinearOperator) -> bool:
+    """Whether values of A cannot be seen."""
+    return any(map(A.xp.is_traced, A.arrays()))
+
+
+STACKED = (Dense, Triangular, Toeplitz, Circulant, Tridiagonal, Banded, Sparse)
+
+
+def stack_alike(operators: Sequence[LinearOperator]) -> LinearOperator | None:
+    """Operators as one with a batch dimension, if nothing but the values of their arrays differs;
+    else None."""
+    first = operators[0]
+    if len(operators) < 3 or type(first) not in STACKED or first.batch_shape:
+        return None
+
+    def kind(A: LinearOperator) -> tuple:
+        return type(A), A._flatten()[1], [(x.shape, x.dtype) for x in A.arrays()]
+
+    like = kind(first)
+    if any(kind(A) != like for A in operators[1:]):
+        return None
+    columns = zip(*(A.arrays() for A in operators), strict=True)
+    stacked: LinearOperator = first.with_arrays([first.xp.stack(x, axis=0) for x in columns])
+    return stacked
 
 
 def scatter_blocks(

@@ -22,7 +22,7 @@ def operator_repr(A: LinearOperator) -> str:
     """`<Sum 1000000x1000000 float64 numpy [PD]: Dense(1000x1000) ⊗ Dense(1000x1000) + 0.1 I>`."""
     try:
         head = f"{type(A).__name__} {_facts(A)}"
-        expression = _expression(A)
+        expression = shorten(write(A))
     except (
         Exception
     ):  # inside a transformation the leaves may be placeholders, without shape or dtype
@@ -54,12 +54,13 @@ def shape_text(A: LinearOperator) -> str:
     return "x".join(map(str, A.shape))
 
 
-def _expression(A: LinearOperator) -> str:
+def write(A: LinearOperator) -> str:
+    """The expression of an operator; of a large tree its family and its first operands."""
     if _is_large(A):
         shown = ", ".join(f"{type(B).__name__}({shape_text(B)})" for B in A.operands[:4])
         more = f", ... {len(A.operands) - 4} more" if len(A.operands) > 4 else ""
         return f"{type(A).__name__} of {shown}{more}"
-    return shorten(A._expression())
+    return A._expression()
 
 
 def _is_large(A: LinearOperator) -> bool:
@@ -90,9 +91,13 @@ def bracketed(A: LinearOperator, unbracketed: str | None) -> str:
     index.
     """
     text = A._expression()
-    outside, before = text, ""
-    while outside != before:  # from the innermost brackets out
-        outside, before = re.sub(r"\([^()]*\)|\[[^][]*\]", "", outside), outside
+    outside, start, depth = "", 0, 0
+    for bracket in re.finditer(r"[()[\]]", text):
+        if depth == 0:
+            outside += text[start : bracket.start()]
+        depth += 1 if bracket[0] in "([" else -1
+        start = bracket.end()
+    outside += text[start:]
     signs = {word for word in outside.split(" ")[1:-1] if word in SIGNS}
     return (
         f"({text})"

@@ -66,11 +66,17 @@ class Product(LinearOperator):
                     f"{right.shape[-2]}x{right.shape[-1]} do not chain."
                 )
         batch, context = common_batch("@", factors), common_context("@", factors)
+        if len(factors) == 2 and type(factors[0]) is Product and _only_follows(*factors):
+            # so that A_1 A_2 ... A_m does not open each product before
+            whole: Any = cls._of((*factors[0].operands, factors[1]))
+            shape = (*batch, factors[0].shape[-2], factors[1].shape[-1])
+            whole.__dict__.update(_context=context, shape=shape)
+            return whole
         scalar, parts = _open(factors)
         merged = _merge_neighbours(parts)
         if len(merged) == 1:
             # of P^H P, which is one permutation
-            whole: Any = merged[0]._claim(_palindrome(parts) if len(parts) > 1 else 0)
+            whole = merged[0]._claim(_palindrome(parts) if len(parts) > 1 else 0)
         else:
             whole = cls._of(tuple(merged))
             if claims := _palindrome(merged):
@@ -212,6 +218,15 @@ def _merge_neighbours(parts: list[LinearOperator]) -> list[LinearOperator]:
         else:
             merged[-1] = pair
     return merged
+
+
+def _only_follows(left: Any, factor: Any) -> bool:
+    """Whether a factor neither merges with the last one of a product nor mirrors its first."""
+    if isinstance(factor, (Scaled, ScaledIdentity, Product, Identity, Zero)):
+        return False
+    first, last = left.operands[0], left.operands[-1]
+    is_mirrored = are_adjoint(first, factor) or are_transposed(first, factor)
+    return not is_mirrored and _merge_pair(last, factor) is None
 
 
 def _merge_pair(A: Any, B: Any) -> LinearOperator | None:

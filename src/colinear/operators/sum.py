@@ -51,6 +51,13 @@ class Sum(LinearOperator):
     def __new__(cls, *operands: Any) -> Any:
         terms = operator_list("Sum", operands)
         batch, context = fitting_terms("+", terms), common_context("+", terms)
+        if len(terms) == 2 and type(terms[0]) is Sum and _stands_alone(*terms):
+            # so that t_1 + t_2 + ... + t_m does not ask each term m times
+            whole: Any = cls._of((*terms[0].operands, terms[1]))
+            memos, shape = whole.__dict__, (*batch, *terms[0].shape[-2:])
+            memos.update(known_in(context), shape=shape, properties=known_of_sum(terms))
+            memos["_has_images"] = False
+            return whole
         flat = flattened(Sum, terms) if Sum in map(type, terms) else terms
         # what was claimed of sums that are flattened, their terms do not know
         claims = _known_of_pairs(flat) | (known_of_sum(terms) if len(flat) > len(terms) else 0)
@@ -58,7 +65,7 @@ class Sum(LinearOperator):
         kept = merged
         if Zero in map(type, merged):
             kept = [term for term in merged if not isinstance(term, Zero)] or merged[:1]
-        whole: Any = kept[0] if len(kept) == 1 else cls._of(tuple(kept))
+        whole = kept[0] if len(kept) == 1 else cls._of(tuple(kept))
         if len(kept) < len(merged) or len(kept) == 1:
             if whole.shape[:-2] != batch or (whole := in_context(whole, context)) is None:
                 # a dropped zero was all that gave the sum its batch shape or its dtype: it stays
@@ -73,10 +80,15 @@ class Sum(LinearOperator):
 
     _infer = infer_sum
 
+    @memo
+    def _has_images(self) -> bool:
+        """Whether some term was made as the adjoint or transpose of another operator."""
+        return any(map(_is_image, self.operands))
+
     _transpose, _adjoint, _conj = operand_images
 
     def _matmat(self, X: Array) -> Array:
-        first, *others = self.operands
+        first, *others = join_alike(self.operands, X)
         total = first @ X
         for term in others:
             total = total + term @ X
@@ -123,7 +135,7 @@ class Sum(LinearOperator):
         return parts[0] if len(parts) + len(whole) == 1 else Sum._of((*parts, *whole))
 
     def _to_dense(self) -> Array:
-        total = reduce(add, (dense_part(term, self) for term in self.operands))
+        total = reduce(add, (dense_part(term, self) for term in join_alike(self.operands)))
         return self.xp.broadcast_to(total, self.shape)
 
     @property
@@ -136,17 +148,46 @@ class Sum(LinearOperator):
         )
 
 
+def join_alike(terms: Sequence[LinearOperator], X: Array | None = None) -> Sequence[LinearOperator]:
+    """The terms of a sum; where a program is traced, many of one kind as one sum over a batch,
+    which is one product for its compiler instead of a product each."""
+    if len(terms) < MANY_BLOCKS:
+        return terms
+    if not (has_traced(terms[0]) or (X is not None and namespace_of(X).is_traced(X))):
+        return terms
+    families: dict[type, list[LinearOperator]] = {}
+    for term in terms:
+        families.setdefault(type(term), []).append(term)
+    joined: list[LinearOperator] = []
+    for family in families.values():
+        stack = stack_alike(family) if are_many_and_small(family, TRACED_BLOCK_ENTRIES) else None
+        joined.extend(family if stack is None else [BatchSum(stack)])
+    return joined
+
+
 # ---------------------------------------------------------------------- what terms say of each othe
 
 
 def _known_of_pairs(terms: list[LinearOperator]) -> int:
     """Self-adjoint or symmetric, where each term is, or stands beside its adjoint or transpose."""
     for term in terms:
-        memos = (term.A if type(term) is Scaled else term).__dict__
-        if "_adjoint_of" in memos or "_transpose_of" in memos:
+        if _is_image(term):
             mask = SELF_ADJOINT if _are_paired(terms, "_adjoint_of", SELF_ADJOINT) else 0
             return mask | (SYMMETRIC if _are_paired(terms, "_transpose_of", SYMMETRIC) else 0)
     return 0  # nearly always, and sums are made often
+
+
+def _is_image(term: Any) -> bool:
+    memos = (term.A if type(term) is Scaled else term).__dict__
+    return "_adjoint_of" in memos or "_transpose_of" in memos
+
+
+def _stands_alone(total: Any, term: Any) -> bool:
+    """Whether a term merges with none of a sum, is known to be the image of none, and nothing is
+    claimed of the sum that its terms do not know."""
+    if type(term) in _NOT_ALONE or _is_image(term):
+        return False
+    return not (total._claims or total._has_images)
 
 
 def _are_paired(terms: list[LinearOperator], link: str, known: int) -> bool:
@@ -245,6 +286,7 @@ _MERGE: dict[type, Any] = {
     ScaledIdentity: _merge_diagonals,
     LowRank: _merge_lowrank,
 }
+_NOT_ALONE = {*_MERGE, Sum, Zero}
 
 
 # The entrywise product.
@@ -322,4 +364,12 @@ class Hadamard(LinearOperator):
         return " * ".join(bracketed(A, "*") for A in self.operands)
 
 
+from .batch import BatchSum
+from .block import (
+    MANY_BLOCKS,
+    TRACED_BLOCK_ENTRIES,
+    are_many_and_small,
+    has_traced,
+    stack_alike,
+)
 from .terms import ListedTerms

@@ -14,6 +14,8 @@ from support.settings import SETTINGS, Maker, both
 import colinear as co
 from colinear import backends
 from colinear.functions.determinant import sums
+from colinear.functions.solve.compositions import cheapest_first, has_a_cheap_pivot, pivot_costs
+from colinear.methods import structured
 from colinear.methods.structured import toeplitz_slogdet
 from colinear.status import Status
 from colinear.testing import forbid_dense
@@ -377,3 +379,66 @@ def test_a_grid_of_many_dense_blocks_is_eliminated_without_nesting(monkeypatch):
     sign, logarithm = co.slogdet(A)
     assert len(products) < 2 * k**3  # it was 3^k
     np.testing.assert_allclose((sign, logarithm), np.linalg.slogdet(dense), rtol=1e-12)
+
+
+# ---------------------------------------------------------------------------------------------------- growth
+
+
+def grid(r: Maker, m: int, k: int, band: int) -> Any:
+    """m x m matrices of k x k, those further than `band` from the diagonal zero."""
+    pairs = [[abs(i - j) for j in range(m)] for i in range(m)]
+    return co.Block([[r(k, k) if far <= band else None for far in row] for row in pairs])
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+def test_many_small_blocks_are_factored_as_one_matrix(name):
+    for setting in (s for s in SETTINGS if s[0] == name):
+        for m, k, band in ((3, 2, 3), (12, 2, 12), (12, 2, 1)):
+            A, found, dense = both(co.slogdet, lambda r, g=(m, k, band): grid(r, *g), setting)
+            agree(A, found, dense)
+            assert co.explain(co.slogdet, A).rules == ["LU"]
+            assert co.explain(co.inv, A).rules == ["LU"]
+
+
+def test_choosing_a_block_looks_at_each_block_a_few_times(monkeypatch):
+    r = Maker("numpy", "float64", ())
+    asked, find = [], type(co.inv).find
+    monkeypatch.setattr(
+        type(co.inv), "find", lambda f, B, *more: asked.append(B) or find(f, B, *more)
+    )
+    for m in (8, 16):
+        A = grid(r, m, 40, 1)  # large enough for elimination, which zeros make cheap
+        asked.clear()
+        assert has_a_cheap_pivot(A) and len(cheapest_first(pivot_costs(A.blocks))) == 3 * m - 2
+        assert len(asked) <= 2 * m * m
+    agree(A, co.slogdet(A), A.to_dense())
+    assert "slogdet_block" in co.explain(co.slogdet, A).rules
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+def test_bands_of_a_batch_are_eliminated_by_one_call(name, monkeypatch):
+    calls, lapack = [], structured._lapack
+    monkeypatch.setattr(structured, "_lapack", lambda *a: calls.append(a) or lapack(*a))
+    for setting in (s for s in SETTINGS if s[0] == name):
+        r = Maker(setting[0], setting[1], (3, 4))
+        for A in (
+            co.Tridiagonal(r(5), r(6) / 4, r(5)),
+            co.Tridiagonal(r(1), r(2), r(1)),
+            co.Tridiagonal(r(0), r(1), r(0)),
+            co.Banded([r(20), r(19), r(18)], [0, -1, 2], (20, 20)),
+        ):
+            calls.clear()
+            found = co.slogdet(A)
+            assert len(calls) == 1
+            agree(A, found, A.xp.to_numpy(A.to_dense()))
+
+
+def test_one_matrix_of_a_batch_does_not_spoil_the_others(rng):
+    lower, upper, d = *rng.normal(size=(2, 5, 6)), rng.normal(size=(5, 7))
+    d[1], lower[1], d[3, 6], d[4, 0] = 0.0, 0.0, np.nan, np.inf
+    for A in (co.Tridiagonal(lower, d, upper), co.Banded([lower, d, upper], [-1, 0, 1])):
+        (sign, logarithm), info = co.slogdet(A, info=True)
+        assert info.status is Status.NONFINITE and sign[1] == 0 and logarithm[1] == -np.inf
+        for i in (0, 2):
+            expected = np.linalg.slogdet(A.to_dense()[i])
+            np.testing.assert_allclose((sign[i], logarithm[i]), expected, rtol=1e-12)

@@ -37,7 +37,7 @@ from ..diagonal.bands import last_minor
 from ..solve.cost import sparse_work
 from ..solve.elimination import report_fallback
 from . import Determinant, one, report_determinant, sign_and_logarithm, slogdet
-from .rules import by_rows, from_host, rows_of
+from .rules import by_rows, by_tables, from_host, rows_of
 
 # Determinants by elimination on the host: of tridiagonal, banded, sparse and Toeplitz matrices.
 # More rules of `slogdet`.
@@ -52,7 +52,7 @@ LARGE_TOEPLITZ = 512  # rows from which elimination of displacements is faster t
 @rule(slogdet, Tridiagonal, when=values_are_seen, like=one)
 def slogdet_tridiagonal(A: Any, method: Any) -> Determinant:
     """det T = ± ∏ u_ii for T = P L U, elimination along three diagonals"""
-    return by_rows(A, tridiagonal_slogdet, A.lower, A.diag, A.upper)
+    return by_tables(A, tridiagonal_slogdet, A.lower, A.diag, A.upper)
 
 
 @rule(slogdet, Tridiagonal)
@@ -74,7 +74,7 @@ def is_narrow_and_seen(A: Any) -> bool:
 @rule(slogdet, Banded, when=is_narrow_and_seen, like=one)
 def slogdet_banded(A: Any, method: Any) -> Determinant:
     """det B = ± ∏ u_ii for B = P L U, elimination within the band"""
-    return by_rows(A, lambda *row: banded_slogdet(row, A.offsets, A.n), *A.diagonals)
+    return by_tables(A, lambda *tables: banded_slogdet(tables, A.offsets, A.n), *A.diagonals)
 
 
 def is_square_and_seen(A: LinearOperator) -> bool:

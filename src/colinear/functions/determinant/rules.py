@@ -104,6 +104,19 @@ def by_rows(A: LinearOperator, slogdet_of: Callable[..., Any], *arrays: Array) -
     return from_host(A, [slogdet_of(*row) for row in rows_of(A, *arrays)])
 
 
+def by_tables(A: LinearOperator, slogdet_of: Callable[..., Any], *arrays: Array) -> Determinant:
+    """What `slogdet_of` computes on the host from tables of these arrays, with a row for each
+    matrix of a batch: of all at once, or of each alone where one that is not finite spoils others."""
+    if 0 in A.shape:
+        return one(A)
+    tables = _tables(A, arrays)
+    sign, logarithm = slogdet_of(*tables)
+    if not np.isnan(logarithm).any():
+        return from_host(A, np.stack(np.broadcast_arrays(sign, logarithm), axis=-1))
+    rows = range(math.prod(A.batch_shape))
+    return from_host(A, [slogdet_of(*[x[i : i + 1] for x in tables]) for i in rows])
+
+
 def from_host(A: LinearOperator, found: Any) -> Determinant:
     """Signs and logarithms computed on the host, as arrays of A's framework."""
     xp, pairs = A.xp, np.reshape(np.asarray(found), (*A.batch_shape, 2))
@@ -113,11 +126,15 @@ def from_host(A: LinearOperator, found: Any) -> Determinant:
 
 def rows_of(A: LinearOperator, *arrays: Array) -> list[Any]:
     """Arrays (*batch, ...) on the host, by elements of A's batch: a list of tuples."""
+    return list(zip(*_tables(A, arrays), strict=True))
+
+
+def _tables(A: LinearOperator, arrays: Any) -> list[Any]:
+    """Arrays (*batch, n) on the host, with a row for each element of A's batch."""
     count, host = math.prod(A.batch_shape), [np.asarray(x) for x in A.xp.fetch(arrays)]
-    wide = [
+    return [
         np.broadcast_to(x, (*A.batch_shape, x.shape[-1])).reshape(count, x.shape[-1]) for x in host
     ]
-    return list(zip(*wide, strict=True))
 
 
 # --------------------------------------------------------------------------------------------------

@@ -51,7 +51,13 @@ from ..common import (
     values_are_seen,
 )
 from ..diagonal import diag
-from ..solve.compositions import eliminate, pivots, without
+from ..solve.compositions import (
+    cheapest_first,
+    eliminate,
+    has_a_cheap_pivot,
+    pivot_costs,
+    without,
+)
 from ..solve.elimination import (
     condition,
     fits_as_a_whole,
@@ -303,7 +309,13 @@ def slogdet_block_triangular(A: Any, method: Any) -> Determinant:
     return spread(A, multiplied([slogdet(block, method) for block in blocks]))
 
 
-@rule(slogdet, Block, when=diagonal_blocks_are_square)
+def elimination_pays(A: Any) -> bool:
+    """Whether the blocks on the diagonal are square, and some block is zero or cheap to invert; of
+    nothing but matrices, one matrix is factored, unless it were too large."""
+    return diagonal_blocks_are_square(A) and (has_a_cheap_pivot(A) or not fits_as_a_whole(A))
+
+
+@rule(slogdet, Block, when=elimination_pays)
 def slogdet_block(A: Any, method: Any) -> Any:
     """det [A B; C D] = det A det(D - C A^-1 B), the block A being the one that is cheapest to
     eliminate"""
@@ -318,7 +330,7 @@ def _by_complement(A: Any, method: Any, is_judged: bool) -> Any:
     whole = partial(sign_and_logarithm, A, method)
     best: Any = None
     is_good = False
-    for k in [i for i, j in pivots(A) if i == j]:
+    for k in [i for i, j in cheapest_first(pivot_costs(A.blocks)) if i == j]:
         corner = in_context(A.blocks[k][k], A)
         inverse, info = inv(corner, method, info=True)
         if failed(info._status) is True:

@@ -32,6 +32,7 @@ from ...operators import (
     hstack,
     vstack,
 )
+from ...operators.block import MANY_BLOCKS
 from ...operators.neutral import dense_part
 from ...operators.sparse_algebra import DIAGONAL
 from ...operators.transposed import are_adjoint
@@ -55,7 +56,7 @@ from ..common import (
 )
 from .auto import with_tolerance_for_parts
 from .elimination import condition, judged
-from .inverse import all_square, check_square, inv, kept, no_inverse
+from .inverse import all_square, check_square, fits_as_a_whole, inv, kept, no_inverse
 from .sums import gram, scaled_factor
 
 # The inverse of compositions from the inverses of their operands.
@@ -164,42 +165,59 @@ def inv_inverse(A: Any, method: Any) -> LinearOperator:
 
 MOST_PIVOTS = 4  # blocks that are tried before the matrix is formed
 SMALL_GRID = 200  # rows up to which only one block is tried
+SMALL_BLOCK_ROWS = 32  # on average, up to which many blocks are factored sooner as one matrix
 DEARER = 4  # times the cost of the cheapest block, for one that is better conditioned
 
 
 def has_a_cheap_pivot(A: Any) -> bool:
-    """Whether A is square, and some block is zero or has a rule of its own to be inverted by."""
+    """Whether A is square, and some block is zero or has a rule of its own to be inverted by; not
+    where the blocks are many and so small that one matrix is factored sooner."""
     if A.shape[-1] != A.shape[-2] or not 1 < len(A.blocks) == len(A.blocks[0]):
         return False
-    candidates = [A.blocks[i][j] for i, j in pivots(A)]
-    zeros = any(isinstance(block, Zero) for block in A.operands)
+    are_small = len(A.blocks) >= MANY_BLOCKS and A.shape[-1] <= SMALL_BLOCK_ROWS * len(A.blocks)
+    if are_small and fits_as_a_whole(A):
+        return False
+    blocks = A.operands
+    candidates = [block for block in blocks if is_square(block) and not isinstance(block, Zero)]
+    zeros = any(isinstance(block, Zero) for block in blocks)
     return bool(candidates) and (zeros or any(not inv.find(block).is_base for block in candidates))
 
 
-def pivots(A: Any) -> list[tuple[int, int]]:
-    """The places of the blocks that may be inverted, the cheapest first; those off the diagonal
-    last: they cost symmetry."""
-    grid = A.blocks
-    places = [
-        (i, j)
-        for i, row in enumerate(grid)
-        for j, block in enumerate(row)
-        if is_square(block) and not isinstance(block, Zero)
-    ]
-    return sorted(places, key=lambda place: (place[0] != place[1], _cost(grid, *place)))
+def cheapest_first(costs: dict[tuple[int, int], float]) -> list[tuple[int, int]]:
+    """The places of the blocks that may be inverted, those off the diagonal last: they cost
+    symmetry."""
+    return sorted(costs, key=lambda place: (place[0] != place[1], costs[place]))
 
 
-def _cost(grid: Any, i: int, j: int) -> float:
-    """Flops of inverting a block, of the products C A^-1 B, and of factoring what they fill."""
-    A, n = grid[i][j], float(grid[i][j].shape[-1])
-    left = [row[j] for row in without(i, grid) if not isinstance(row[j], Zero)]
-    right = [block for block in without(j, grid[i]) if not isinstance(block, Zero)]
-    if all(isinstance(block, DIAGONAL) for block in (A, *left, *right)):
-        return n * (1 + len(left)) * (1 + len(right))
-    factor, apply = (n**3, 2 * n * n) if inv.find(A).is_base else (n, A.flops)
-    columns, rows = sum(block.shape[-1] for block in right), sum(block.shape[-2] for block in left)
-    products = columns * (apply + sum(block.flops for block in left)) if left else 0.0
-    return factor + products + (float(rows) ** 3 if columns else 0.0)
+def pivot_costs(grid: Any) -> dict[tuple[int, int], float]:
+    """The flops of eliminating each block that may be inverted: of inverting it, of the products
+    C A^-1 B, and of factoring what they fill."""
+    # once for each line, not for each block of it: there are m^2 blocks
+    beside, above = [_line(row, -1) for row in grid], [_line(column, -2) for column in zip(*grid)]
+    found = {}
+    for i, row in enumerate(grid):
+        for j, A in enumerate(row):
+            if not is_square(A) or isinstance(A, Zero):
+                continue
+            n = float(A.shape[-1])
+            (right, columns, _, level), (left, rows, work, upright) = beside[i], above[j]
+            if level and upright:
+                found[i, j] = n * left * right
+                continue
+            factor, apply = (n**3, 2 * n * n) if inv.find(A).is_base else (n, A.flops)
+            # both lines count A itself
+            columns, rows, work = columns - n, rows - n, work - A.flops
+            products = columns * (apply + work) if left > 1 else 0.0
+            found[i, j] = factor + products + (rows**3 if columns else 0.0)
+    return found
+
+
+def _line(blocks: Any, axis: int) -> tuple[int, float, float, bool]:
+    """Of a row or column of blocks: how many are not zero, their size along it, their flops, and
+    whether all are diagonal."""
+    some = [block for block in blocks if not isinstance(block, Zero)]
+    size, work = sum(block.shape[axis] for block in some), sum(block.flops for block in some)
+    return len(some), float(size), work, all(isinstance(block, DIAGONAL) for block in some)
 
 
 def without(k: int, items: Any) -> list[Any]:
@@ -297,10 +315,11 @@ def _pivot(A: Any, method: Any) -> tuple[tuple[int, int], LinearOperator, Any]:
     """The place of the cheapest block that is well-conditioned, if there is one, its inverse,
     and the Info of that."""
     found: Any = None
-    places = pivots(A)[:MOST_PIVOTS]
-    most = DEARER * _cost(A.blocks, *places[0])
+    costs = pivot_costs(A.blocks)
+    places = cheapest_first(costs)[:MOST_PIVOTS]
+    most = DEARER * costs[places[0]]
     for i, j in places:
-        if found is not None and _cost(A.blocks, i, j) > most:
+        if found is not None and costs[i, j] > most:
             continue
         block = in_context(A.blocks[i][j], A)
         block_inverse, info = inv(block, method, info=True)
