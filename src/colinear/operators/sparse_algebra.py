@@ -1,13 +1,15 @@
-"""Trees of sparse and banded matrices as one matrix: how many entries it would have, and which.
+"""Sums and products as polynomials of what they are made of; trees of sparse and banded matrices as
+one matrix: how many entries it would have, and which.
 
 `simplify` (rewrites.py) asks here, and preconditioners that are made of entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import reduce
 from itertools import product
+from operator import add, mul
 from typing import Any
 
 import numpy as np
@@ -39,15 +41,31 @@ def ask(f: Function, A: LinearOperator, *arguments: Any) -> Any:
     return f.find(A).implementation(A, *arguments)
 
 
-def unscaled(A: Any) -> tuple[Any, Any]:
-    """c and B of A = c B, None and A where A is no multiple."""
-    return (A.scalar, A.A) if isinstance(A, Scaled) else (None, A)
-
-
 def times(scalar: Any, x: Array, axes: int = 1) -> Array:
     """c x for x with so many axes behind those of its batch and a number c, None for 1, or one
     for each of a batch."""
     return x if scalar is None else beside(scalar, axes) * x
+
+
+def generators(A: Any) -> list[Any]:
+    """The operators of which A is a polynomial: those inside its sums, products and multiples,
+    without multiples of I."""
+    if isinstance(A, Sum | Product | Scaled):
+        return [B for operand in A.operands for B in generators(operand)]
+    return [] if isinstance(A, SHIFT) else [A]
+
+
+def evaluate(A: Any, at: Callable[[Any], Array], axes: int = 1) -> Any:
+    """p(x) for A = p(B), p a polynomial of generators B that commute and x = at(B), with so many
+    axes behind those of its batch: the eigenvalues of A if these are those of B."""
+    if isinstance(A, SHIFT):
+        return beside(scalar_of(A), axes)
+    if isinstance(A, Scaled):
+        return beside(A.scalar, axes) * evaluate(A.A, at, axes)
+    if isinstance(A, Sum | Product):
+        combine = add if isinstance(A, Sum) else mul
+        return reduce(combine, [evaluate(operand, at, axes) for operand in A.operands])
+    return at(A)
 
 
 def diagonal_of(D: Any, A: LinearOperator) -> Array:

@@ -27,7 +27,8 @@ from ...operators import (
     Sum,
 )
 from ...operators.neutral import dense_part
-from ...operators.rewrites import kronecker_terms, share_factors
+from ...operators.kronecker import kronecker_terms
+from ...operators.rewrites import are_beside_identities, share_factors
 from ...operators.scaled import beside, multiply_scalars
 from ...operators.sparse_algebra import DIAGONAL, SHIFT, diagonal_of
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
@@ -161,11 +162,12 @@ TERM: Any = Kronecker | Scaled[Kronecker]  # type: ignore[misc]
 
 
 def factors_fit(A: Any) -> bool:
-    """Whether the factors are square and face each other in pairs of equal size, not all but one
-    of them the same."""
+    """Whether the factors are square and face each other in pairs of equal size, and the sum is
+    neither one product nor a Kronecker sum."""
     (_, first), (_, second) = kronecker_terms(A)
     sizes = [[factor.shape[-2:] for factor in factors] for factors in (first, second)]
-    return sizes[0] == sizes[1] and all(m == n for m, n in sizes[0]) and not share_factors(A)
+    fit = sizes[0] == sizes[1] and all(m == n for m, n in sizes[0])
+    return fit and not share_factors(A) and not are_beside_identities(A)
 
 
 def _definiteness(A: Any) -> int:
