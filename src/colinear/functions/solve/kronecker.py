@@ -26,8 +26,8 @@ from ...operators import (
     Scaled,
     Sum,
 )
-from ...operators.neutral import dense_part
 from ...operators.kronecker import kronecker_terms
+from ...operators.neutral import dense_part
 from ...operators.rewrites import are_beside_identities, share_factors
 from ...operators.scaled import beside, multiply_scalars
 from ...operators.sparse_algebra import DIAGONAL, SHIFT, diagonal_of
