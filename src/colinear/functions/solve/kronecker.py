@@ -47,7 +47,7 @@ from ..common import (
     seen_value,
     values_are_seen,
 )
-from ..spectrum import eig, factors_self_adjoint, spectrum_by_factors
+from ..spectrum import eig, has_common_factors, spectrum_by_factors
 from .elimination import dense_fallback, judged
 from .inverse import all_square, by_equation, inv, no_inverse
 from .sums import kronecker_and_shift, kronecker_of_self_adjoint
@@ -92,7 +92,7 @@ def inv_kronecker_sum_by_eigenvectors(A: Any, method: Any) -> Any:
 def is_a_power_of_self_adjoint(A: Any) -> bool:
     """Whether all factors are one and the same Kronecker sum of self-adjoint terms."""
     first = A.operands[0]
-    return all(factor is first for factor in A.operands) and factors_self_adjoint(first)
+    return all(factor is first for factor in A.operands) and has_common_factors(first)
 
 
 @rule(inv, Product[KroneckerSum, ...], when=is_a_power_of_self_adjoint)  # type: ignore[misc]
@@ -163,11 +163,12 @@ TERM: Any = Kronecker | Scaled[Kronecker]  # type: ignore[misc]
 
 def factors_fit(A: Any) -> bool:
     """Whether the factors are square and face each other in pairs of equal size, and the sum is
-    neither one product nor a Kronecker sum."""
+    neither one product nor a Kronecker sum nor diagonal in eigenvectors of common factors."""
     (_, first), (_, second) = kronecker_terms(A)
     sizes = [[factor.shape[-2:] for factor in factors] for factors in (first, second)]
-    fit = sizes[0] == sizes[1] and all(m == n for m, n in sizes[0])
-    return fit and not share_factors(A) and not are_beside_identities(A)
+    if sizes[0] != sizes[1] or any(m != n for m, n in sizes[0]):
+        return False
+    return not (share_factors(A) or are_beside_identities(A) or has_common_factors(A))
 
 
 def _definiteness(A: Any) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import fields
-from functools import partial
+from functools import partial, reduce
+from operator import add, mul
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from ...backends import Array, matrix_inverse, namespace_of, without_zeros
 from ...dispatch import Choice, check_part, function, rule
 from ...info import Info, report
 from ...methods import EIGEN, SVRG, Arnoldi, Auto, Lanczos, Method, Spectral, fitting
-from ...operators import KroneckerSum, LinearOperator
+from ...operators import Kronecker, KroneckerSum, LinearOperator
+from ...operators.kronecker import are_same
+from ...operators.sparse_algebra import evaluate, generators, with_symmetry_of_entries
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, first_failure
 from ..common import (
@@ -24,8 +27,10 @@ from ..common import (
     first_columns,
     identity_like,
     ignore_float_errors,
+    in_context,
+    is_square,
     once_each,
-    operands_in_context,
+    outer,
     seen_value,
     square_size,
     to_result_dtype,
@@ -36,7 +41,6 @@ from .order import (
     Pairs,
     automatic,
     checked_count,
-    combinations,
     dense_cost,
     expected_cost,
     is_affordable,
@@ -263,12 +267,54 @@ def factors_self_adjoint(A: LinearOperator) -> bool:
     return all(factor.properties & SELF_ADJOINT for factor in A.operands)
 
 
+def common_factors(A: LinearOperator) -> list[Any] | None:
+    """X and Y of a polynomial A of X ⊗ I and I ⊗ Y, which are self-adjoint as is known of them or as
+    their entries show: a sum of products of X ⊗ Y and X ⊕ Y, say. None where A is no such sum."""
+    terms: list[Any] = []
+    for K in generators(A):
+        if not isinstance(K, Kronecker | KroneckerSum) or not all(map(is_square, K.operands)):
+            return None
+        terms.append(K)
+    if len({tuple([factor.shape[-1] for factor in K.operands]) for K in terms}) != 1:
+        return None
+    found = [_common_factor(factors) for factors in zip(*(K.operands for K in terms))]
+    return None if any(X is None for X in found) else found
+
+
+def _common_factor(factors: Any) -> Any:
+    """X of which all factors are polynomials; None if there is none, or none that is
+    self-adjoint."""
+    inner = [X for factor in factors for X in generators(factor)] or factors
+    for candidates in (inner, factors):
+        X = candidates[0]
+        is_known = with_symmetry_of_entries(X).properties & SELF_ADJOINT
+        if is_known and all(are_same(X, other) for other in candidates):
+            return X
+    return None
+
+
+def has_common_factors(A: LinearOperator) -> bool:
+    """Whether A is a polynomial of X ⊗ I and I ⊗ Y for self-adjoint X and Y."""
+    return common_factors(A) is not None
+
+
 def spectrum_by_factors(A: Any) -> tuple[Array, LinearOperator]:
-    """Eigenvalues and eigenvectors of a Kronecker product or sum of self-adjoint factors, in the
-    order that the factors give them."""
-    pairs = once_each(eig, operands_in_context(A))
-    values, _ = combinations(A.xp, [values for values, _ in pairs], isinstance(A, KroneckerSum))
-    return values, kronecker([vectors for _, vectors in pairs])
+    """Eigenvalues p(λ, μ) and eigenvectors of a polynomial p of X ⊗ I and I ⊗ Y for self-adjoint X
+    and Y, in the order that these give them; of X ⊗ Y or X ⊕ Y, for example."""
+    bases: Any = common_factors(A)
+    pairs = once_each(eig, [in_context(with_symmetry_of_entries(X), A) for X in bases])
+
+    def values_of(factor: Any, X: Any, values: Array) -> Array:
+        if are_same(factor, X):
+            return values
+        return evaluate(factor, lambda _: values) + 0 * values  # of c I as many as of X
+
+    def at(K: Any) -> Array:
+        combine = add if isinstance(K, KroneckerSum) else mul
+        own = [values_of(F, X, values) for F, X, (values, _) in zip(K.operands, bases, pairs)]
+        return reduce(partial(outer, combine), own)
+
+    return evaluate(A, at), kronecker([vectors for _, vectors in pairs])
 
 
 # --------------------------------------------------------------------------------------------------
