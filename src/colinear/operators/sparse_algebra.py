@@ -302,9 +302,9 @@ def _add_diagonals(lines: Iterable[tuple[int, Array]], m: int, n: int) -> Banded
 
 # What entries show, though nothing was claimed: looked at only where a decision depends on it.
 
-STORED = Dense | Sparse | BAND | Diagonal | Toeplitz | Circulant | Convolution
+STORED: Any = Dense | Sparse | BAND | Diagonal | Toeplitz | Circulant | Convolution
 # whose properties are those of their operands, as far as they follow from them
-INHERITING = Sum | Scaled | Kronecker | KroneckerSum | BlockDiag
+INHERITING: Any = Sum | Scaled | Kronecker | KroneckerSum | BlockDiag
 
 
 def with_symmetry_of_entries(A: LinearOperator) -> Any:
@@ -327,11 +327,9 @@ def _shown_by_operands(A: Any) -> Any:
     inner = tuple(map(with_symmetry_of_entries, A.operands))
     if all(B is C for B, C in zip(inner, A.operands)):
         return A
-    return (
-        Scaled(A.scalar, *inner)._claim(A._claims)
-        if isinstance(A, Scaled)
-        else A._replace(operands=inner)
-    )
+    if isinstance(A, Scaled):  # which knows the sign of its factor where it is made
+        return Scaled(A.scalar, *inner)._claim(A._claims)
+    return A._replace(operands=inner)
 
 
 def _shown_by_entries(A: Any) -> Any:
@@ -367,13 +365,13 @@ def _equals_adjoint(A: Any) -> bool:
         return A.structure.is_symmetric and np.array_equal(
             A.data[..., A.structure.transposed.order], A.data.conj()
         )
-    own, other = A, A.H
+    B: Any = A.H
     if isinstance(A, Banded):
-        ((k, own), (j, other)) = (zip(*sorted(zip(B.offsets, B.diagonals))) for B in (A, A.H))
-        return k == j and all(map(np.array_equal, own, other))
-    if type(other) is not type(own) or own._flatten()[1][:2] != other._flatten()[1][:2]:
+        own, other = (dict(zip(C.offsets, C.diagonals)) for C in (A, B))
+        return own.keys() == other.keys() and all(np.array_equal(own[k], other[k]) for k in own)
+    if type(A) is not type(B) or A._flatten()[1][:2] != B._flatten()[1][:2]:
         return False
-    return all(map(np.array_equal, own.arrays(), other.arrays()))
+    return all(map(np.array_equal, A.arrays(), B.arrays()))
 
 
 def _stored_diagonal(A: Any) -> Any:

@@ -30,7 +30,7 @@ from ...operators.batch import broadcast_batch
 from ...operators.diagonal import scalar_of
 from ...operators.neutral import dense_part
 from ...operators.rewrites import DEFINITE
-from ...operators.scaled import beside, known_of_scalar
+from ...operators.scaled import known_of_scalar
 from ...operators.sparse_algebra import DIAGONAL, SHIFT, is_sparse
 from ...operators.transposed import are_adjoint
 from ...properties import POSITIVE_SEMIDEFINITE, UNITARY
