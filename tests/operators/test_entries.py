@@ -82,3 +82,33 @@ def test_symmetric_factors_of_which_nothing_is_claimed_go_by_their_eigenvectors(
     assert co.explain(co.inv, K).rules[0] == "inv_kronecker_sum"
     x = co.solve(A, make(np.ones(36)))
     np.testing.assert_allclose(np.asarray(A @ x), np.ones(36))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_a_matrix_that_is_seen_to_be_symmetric_goes_by_eigh_in_the_order_of_others(dtype, rng):
+    M = rng.standard_normal((7, 7)) + (
+        1j * rng.standard_normal((7, 7)) if dtype is np.complex128 else 0
+    )
+    M = (M + M.conj().T).astype(dtype)
+    plan = co.explain(co.eig, co.Dense(M))
+    assert plan.rules == ["Eigh"] and "entries" in str(plan)
+    assert co.explain(co.eig, co.Dense(M), method=co.Eig()).rules == ["Eig"]
+    (w, V), (v, _) = co.eig(M), co.eig(M, method=co.Eig())
+    assert (w.dtype, V.dtype) == (v.dtype, np.result_type(dtype, np.complex64))
+    np.testing.assert_allclose(w, v, atol=1e-5)
+    np.testing.assert_allclose(M @ V.to_dense(), V.to_dense() * w, atol=1e-5)
+
+
+def test_constants_that_are_made_under_jit_are_seen():
+    jax = pytest.importorskip("jax")
+
+    def f(b):
+        line = T.to(backend="jax")
+        K = co.KroneckerSum(line, line)
+        A = K @ K + K + I(25)
+        assert co.explain(co.inv, A).rules == ["inv_polynomial_of_factors", "eig_sines"]
+        return co.solve(A, b)
+
+    K = co.KroneckerSum(T, T).to_dense()
+    x = jax.jit(f)(np.ones(25))
+    np.testing.assert_allclose((K @ K + K + np.eye(25)) @ x, np.ones(25), atol=1e-4)

@@ -110,7 +110,8 @@ def eigenpairs(
     is_free, iteration = isinstance(chosen, Auto), None
     if 0 not in (asked.k, *A.shape):
         iteration = automatic(asked) if is_free else chosen
-    run, like = partial(_dense_pairs, asked), partial(pairs_like, asked)
+    by_eigh = is_hermitian or (is_free and shows_symmetry(A))
+    run, like = partial(_dense_pairs, asked, by_eigh), partial(pairs_like, asked)
     if isinstance(iteration, (Spectral, SVRG)):
         otherwise = run if is_free and is_affordable(A) else None
         why = "a few eigenvalues of a large operator" if is_free else "asked for"
@@ -118,26 +119,39 @@ def eigenpairs(
         cost = lambda: expected_cost(A, asked.k, iteration)
         return Choice(iterate, iteration.name, cost, why, like)
     why = f"A is {'' if is_hermitian else 'not '}known to be self-adjoint"
-    name = "Eigh" if is_hermitian else "Eig"
-    return Choice(run, name, lambda: dense_cost(A, is_hermitian), why, like)
+    why = why if by_eigh == is_hermitian else f"{why}, but its entries are those of its adjoint"
+    name = "Eigh" if by_eigh else "Eig"
+    return Choice(run, name, lambda: dense_cost(A, by_eigh), why, like)
 
 
-def _dense_pairs(asked: Asked) -> Pairs:
+def shows_symmetry(A: LinearOperator) -> bool:
+    """Whether the entries of A are seen to be those of its adjoint, and no derivatives are
+    recorded: these are not kept symmetric."""
+    if A.xp.is_differentiated(*A.arrays()):
+        return False
+    return bool(with_symmetry_of_entries(A).properties & SELF_ADJOINT)
+
+
+def _dense_pairs(asked: Asked, by_eigh: bool) -> Pairs:
+    """All eigenpairs from the matrix, in the order and dtype that are asked for also where it is
+    seen to be self-adjoint and goes `by_eigh`."""
     A, k, is_hermitian = asked.A, asked.k, asked.is_hermitian
     xp, M = A.xp, dense(A)
     if 0 in M.shape:
         vectors = xp.astype(M[..., :k], A.dtype if is_hermitian else xp.complex_dtype(A.dtype))
         return asked.typed(filled(A, 0.0, *A.batch_shape, k)), asked.wrap(vectors)
-    values, V = (autodiff.eigh if is_hermitian else autodiff.eig)(xp, M)
+    values, V = (autodiff.eigh if by_eigh else autodiff.eig)(xp, M)
+    if by_eigh and not is_hermitian:
+        values, V = asked.typed(values), xp.astype(V, xp.complex_dtype(V.dtype))
     with ignore_float_errors(xp):
-        sensitivity = None if is_hermitian else sensitivity_of(xp, xp.stop_gradient(V))
+        sensitivity = None if by_eigh else sensitivity_of(xp, xp.stop_gradient(V))
         if not is_hermitian or k < asked.n:  # else they ascend as they come
             order = asked.order(xp.stop_gradient(values))[..., :k]
             values, V = xp.take_along_axis(values, order, axis=-1), take_columns(xp, V, order)
             if sensitivity is not None:
                 sensitivity = xp.take_along_axis(sensitivity, order, axis=-1)
         held, at, along = map(xp.stop_gradient, (M, values, V))
-        report_pairs(asked, "Eigh" if is_hermitian else "Eig", held, at, along, sensitivity)
+        report_pairs(asked, "Eigh" if by_eigh else "Eig", held, at, along, sensitivity)
     return to_result_dtype(xp, values, A.dtype), asked.wrap(V)
 
 
