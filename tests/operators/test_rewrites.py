@@ -90,6 +90,40 @@ CASES: dict[str, tuple[Any, type]] = {
         lambda r: co.Convolution(r(2, 2), (2, 3), centered=True) + I(6),
         co.Convolution,
     ),
+    "gram of a circulant": (lambda r: (C := co.Circulant(r(9))).H @ C + 0.1 * I(9), co.Circulant),
+    "product of circulants": (lambda r: co.Circulant(r(8)) @ co.Circulant(r(8)), co.Circulant),
+    "circulant and convolution": (
+        lambda r: co.Circulant(r(8)) - 2 * co.Convolution(r(3), 8, centered=True),
+        co.Circulant,
+    ),
+    "gram of a convolution": (
+        lambda r: (C := co.Convolution(r(3, 2), (4, 5), centered=True)).T @ C + 2 * I(20),
+        co.Convolution,
+    ),
+    "polynomial of convolutions": (
+        lambda r: (
+            (co.Convolution(r(3, 2), (4, 5)) + I(20)) @ co.Convolution(r(6, 7), (4, 5))
+            + 2 * co.Convolution(r(1, 2), (4, 5), centered=True)
+        ),
+        co.Convolution,
+    ),
+    "beside identities": (
+        lambda r: 2 * co.Kronecker(r(3, 3), I(4)) - co.Kronecker(I(3), r.tridiagonal(4)),
+        co.KroneckerSum,
+    ),
+    "three places": (
+        lambda r: (
+            co.Kronecker(r(2, 2), I(3), I(2))
+            + co.Kronecker(I(2), r(3, 3), I(2))
+            + co.Kronecker(r(2, 2), I(3), I(2))
+            + co.Kronecker(I(2), I(3), r(2, 2))
+        ),
+        co.KroneckerSum,
+    ),
+    "beside identities, and a diagonal": (
+        lambda r: co.Kronecker(r(3, 3), I(4)) + co.Kronecker(I(3), r(4, 4)) + co.Diagonal(r(12)),
+        co.Sum,
+    ),
     "blocks": (
         lambda r: co.BlockDiag(r(2, 2), r(3, 3)) + co.BlockDiag(r(2, 2), r(3, 3)),
         co.BlockDiag,
@@ -263,6 +297,43 @@ def test_sums_and_products_of_sparse_matrices_are_never_dense(rng):
         np.testing.assert_allclose(S.T @ (S @ co.solve(S.T @ S, b)), b, atol=1e-6)
         tall = co.Sparse(sp.vstack([S.S, S.S], format="csr"))
         np.testing.assert_allclose(G @ co.solve(tall.T @ tall, 2 * b), b, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+def test_functions_of_gram_products_of_convolutions_go_by_transforms(name):
+    r = Maker(name)
+    C = co.Convolution(r(5, 5), (32, 40), centered=True)
+    n = 32 * 40
+    A, b = C.T @ C + 0.5 * I(n), r(n)
+    assert co.simplify(A).isa(co.PD) and not co.simplify(A).is_complex
+    values = np.abs(np.fft.fft2(np.asarray(C.kernel), (32, 40))) ** 2 + 0.5
+    with forbid_dense(10**5):
+        assert co.explain(co.solve, A, b).rules[-1] == "inv_convolution"
+        x, info = co.solve(A, b, info=True)
+        assert not info.failed and info.matvecs in (None, 0, 1)
+        np.testing.assert_allclose(np.asarray(A @ x), np.asarray(b), atol=1e-10)
+        np.testing.assert_allclose(float(co.logdet(A)), np.log(values).sum())
+        np.testing.assert_allclose(np.asarray(co.diag(A)), np.full(n, values.mean()))
+        np.testing.assert_allclose(np.sort(np.asarray(co.eig(A)[0])), np.sort(values.ravel()))
+        half = co.sqrt(A) @ b
+        np.testing.assert_allclose(np.asarray(co.sqrt(A) @ half), np.asarray(A @ b), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+def test_a_kronecker_sum_spelled_by_products_is_no_pencil(name):
+    r = Maker(name)
+    A, B = r(30, 30) + 9 * r.xp.eye(30), r(20, 20) + 9 * r.xp.eye(20)
+    for c in (0.0, 2.0):
+        K = 2 * co.Kronecker(A, I(20)) + co.Kronecker(I(30), B) + c * I(600)
+        for f in (co.inv, co.slogdet):
+            rules = co.explain(f, K).rules
+            assert rules[0] == "sum_beside_identities" and "pencil" not in str(rules)
+        with forbid_dense(10**5):
+            x = co.solve(K, r(600))
+        np.testing.assert_allclose(
+            float(co.logdet(K)), np.linalg.slogdet(np.asarray(K.to_dense()))[1], rtol=1e-10
+        )
+        assert not co.solve(K, r(600), info=True)[1].failed and x.shape == (600,)
 
 
 def test_a_sum_of_toeplitz_matrices_has_the_functions_of_one(rng):

@@ -16,7 +16,7 @@ from .convert import flattened, operator_list
 from .diagonal import Identity, Zero
 from .neutral import dense_part
 from .printing import bracketed
-from .scaled import Scaled, pull_scalars
+from .scaled import Scaled, pull_scalars, unscaled
 from .tree import Shape, infer_sum, known_of_sum, memo, operand_images, shared
 
 
@@ -187,3 +187,40 @@ def rows_first(xp: Any, Y: Array, n: int) -> Array:
     refused for empty arrays."""
     width = Y.shape[-2] * Y.shape[-1] // n if n else 0
     return xp.reshape(Y, (*Y.shape[:-2], n, width))
+
+
+# What the terms of a sum of Kronecker products have in common.
+
+
+def are_same(A: LinearOperator, B: LinearOperator) -> bool:
+    """Whether A = B is known, because they are one operator or hold the same arrays (never by
+    comparing numbers)."""
+    if A is B:
+        return True
+    if type(A) is not type(B) or A.operands or A.shape != B.shape:
+        return False
+    is_alike = A._flatten()[1][:2] == B._flatten()[1][:2]
+    return is_alike and all(x is y for x, y in zip(A.leaves(), B.leaves(), strict=True))
+
+
+def kronecker_terms(A: Any) -> list[tuple[Any, tuple[LinearOperator, ...]]]:
+    """The scalar and the factors of each term that is a multiple of a Kronecker product."""
+    return [
+        (1.0 if c is None else c, B.operands)
+        for c, B in map(unscaled, A.operands)
+        if isinstance(B, Kronecker)
+    ]
+
+
+def differing_factors(A: Any) -> list[int] | None:
+    """The places where the factors of the terms are not the same; None where the terms do not
+    fit."""
+    terms = [factors for _, factors in kronecker_terms(A)]
+    sizes = [[factor.shape for factor in factors] for factors in terms]
+    if len(terms) < len(A.operands) or any(each != sizes[0] for each in sizes):
+        return None
+    return [
+        i
+        for i, (first, *rest) in enumerate(zip(*terms))
+        if not all(are_same(first, other) for other in rest)
+    ]

@@ -28,10 +28,10 @@ from .batch import BatchSum
 from .block import BlockDiag
 from .context import kind_of
 from .diagonal import Diagonal, Identity, ScaledIdentity, scalar_of
-from .kronecker import Kronecker, KroneckerSum
+from .kronecker import Kronecker, KroneckerSum, differing_factors, kronecker_terms
 from .lowrank import LowRank
 from .product import Product
-from .scaled import Scaled, beside
+from .scaled import Scaled, beside, unscaled
 from .sparse import Sparse
 from .sparse_algebra import (
     BAND,
@@ -40,14 +40,15 @@ from .sparse_algebra import (
     as_sparse,
     ask,
     assemble,
+    evaluate,
+    generators,
     is_sparse,
     join,
     multiply_out,
     times,
-    unscaled,
 )
 from .sum import Sum
-from .toeplitz import Circulant, Convolution, Toeplitz
+from .toeplitz import Circulant, Convolution, Toeplitz, periodic_column
 from .tree import Shape
 from .unitary import pad_end
 
@@ -293,6 +294,42 @@ def sparse_of_convolution(A: Any) -> LinearOperator:
 # --------------------------------------------------------------------------------------------------
 
 
+def _periodic_grids(A: Any) -> set[Any]:
+    """The grids of the circulants and periodic convolutions that A is a polynomial of; None among
+    them stands for anything else."""
+    return {
+        B.shape[-1:]
+        if isinstance(B, Circulant)
+        else B.grid
+        if isinstance(B, Convolution) and B.boundary == "wrap"
+        else None
+        for B in generators(A)
+    }
+
+
+def is_periodic(A: Any) -> bool:
+    """Whether A is made of circulants and periodic convolutions on one grid, and multiples of I."""
+    grids = _periodic_grids(A)
+    return 0 not in A.shape and len(grids) == 1 and None not in grids
+
+
+@rewrite(Sum | Product, when=is_periodic)
+def circulant_of_circulants(A: Any) -> LinearOperator:
+    """Sums and products of circulants are circulant: their eigenvalues add up and multiply"""
+    xp, (grid,) = A.xp, _periodic_grids(A)
+    d, axes = len(grid), tuple(range(-len(grid), 0))
+    transform = xp.fftn if A.is_complex else xp.rfftn
+    values = evaluate(
+        A, lambda C: transform(xp.astype(periodic_column(C)[0], A.dtype), axes=axes), d
+    )
+    column = xp.ifftn(values, axes=axes) if A.is_complex else xp.irfftn(values, grid, axes=axes)
+    column = xp.broadcast_to(xp.astype(column, A.dtype), (*A.batch_shape, *grid))
+    return Circulant._of(column) if d == 1 else Convolution._of(column, grid, "wrap", (0,) * d)
+
+
+# --------------------------------------------------------------------------------------------------
+
+
 def are_of_one_partition(A: Any) -> bool:
     """Whether the terms are diagonal, or have square blocks of the same sizes."""
     sizes = [
@@ -329,75 +366,52 @@ def _blocks(term: Any, sizes: list[int], A: LinearOperator) -> Any:
 # --------------------------------------------------------------------------------------------------
 
 
-def are_same(A: LinearOperator, B: LinearOperator) -> bool:
-    """Whether A = B is known, because they are one operator or hold the same arrays (never by
-    comparing numbers)."""
-    if A is B:
-        return True
-    if type(A) is not type(B) or A.operands or A.shape != B.shape:
-        return False
-    is_alike = A._flatten()[1][:2] == B._flatten()[1][:2]
-    return is_alike and all(x is y for x, y in zip(A.leaves(), B.leaves(), strict=True))
-
-
-def kronecker_terms(A: Any) -> list[tuple[Any, tuple[LinearOperator, ...]]]:
-    """The scalar and the factors of each term that is a multiple of a Kronecker product."""
-    return [
-        (1.0 if c is None else c, B.operands)
-        for c, B in map(unscaled, A.operands)
-        if isinstance(B, Kronecker)
-    ]
-
-
-def _differing(A: Any) -> list[int] | None:
-    """The places where the factors of the terms are not the same; None where the terms do not
-    fit."""
-    terms = [factors for _, factors in kronecker_terms(A)]
-    sizes = [[factor.shape for factor in factors] for factors in terms]
-    if len(terms) < len(A.operands) or any(each != sizes[0] for each in sizes):
-        return None
-    return [
-        i
-        for i, (first, *rest) in enumerate(zip(*terms))
-        if not all(are_same(first, other) for other in rest)
-    ]
-
-
 KRONECKER: Any = Kronecker | Scaled[Kronecker]  # type: ignore[misc]
 
 
 def share_factors(A: Any) -> bool:
     """Whether the terms are Kronecker products that have all factors but one in common."""
-    places = _differing(A)
+    places = differing_factors(A)
     return places is not None and len(places) <= 1
 
 
 @rewrite(Sum[KRONECKER, KRONECKER, ...], when=share_factors, cost=flops)  # type: ignore[misc]
 def sum_of_kroneckers(A: Any) -> LinearOperator:
     """A ⊗ B + A ⊗ C = A ⊗ (B + C)"""
-    (at,), terms = _differing(A) or [-1], kronecker_terms(A)
+    (at,), terms = differing_factors(A) or [-1], kronecker_terms(A)
     factors = list(terms[0][1])
     factors[at] = Sum(*(Scaled(c, own[at]) for c, own in terms))
     return Kronecker(*factors)
 
 
-def are_beside_identities(A: Any) -> bool:
-    """Whether each term has one factor that is not I, each in a place of its own."""
-    terms = kronecker_terms(A)
-    if _differing(A) is None or any(isinstance(term, Scaled) for term in A.operands):
-        return False
-    places = [
+def _places_beside_identities(A: Any) -> list[list[int]]:
+    """The places of the factors that are not I, in each Kronecker product."""
+    return [
         [i for i, factor in enumerate(factors) if not isinstance(factor, Identity)]
-        for _, factors in terms
+        for _, factors in kronecker_terms(A)
     ]
-    return sorted(places) == [[i] for i in range(len(terms[0][1]))]
 
 
-@rewrite(Sum[Kronecker, Kronecker, ...], when=are_beside_identities, cost=flops)  # type: ignore[misc]
+def are_beside_identities(A: Any) -> bool:
+    """Whether each Kronecker product has one factor that is not I, and each place such a factor;
+    all factors square and of the same sizes."""
+    sizes = [[factor.shape[-2:] for factor in factors] for _, factors in kronecker_terms(A)]
+    if any(each != sizes[0] for each in sizes) or any(m != n for m, n in sizes[0]):
+        return False
+    places = _places_beside_identities(A)
+    return all(len(own) == 1 for own in places) and len(set(map(tuple, places))) == len(sizes[0])
+
+
+@rewrite(Sum[KRONECKER, KRONECKER, ...], when=are_beside_identities, cost=flops)  # type: ignore[misc]
 def sum_beside_identities(A: Any) -> LinearOperator:
-    """A ⊗ I + I ⊗ B = A ⊕ B"""
-    columns = zip(*(factors for _, factors in kronecker_terms(A)))
-    return KroneckerSum(*(next(B for B in own if not isinstance(B, Identity)) for own in columns))
+    """a A ⊗ I + b I ⊗ B + C = a A ⊕ b B + C"""
+    terms = list(zip(_places_beside_identities(A), kronecker_terms(A)))
+    parts = [
+        Sum(*(Scaled(c, factors[i]) for (place,), (c, factors) in terms if place == i))
+        for i in range(len(terms[0][1][1]))
+    ]
+    rest = [term for term in A.operands if not isinstance(unscaled(term)[1], Kronecker)]
+    return Sum(KroneckerSum(*parts), *rest)
 
 
 # --------------------------------------------------------------------------------------------------

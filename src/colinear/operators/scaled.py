@@ -179,6 +179,11 @@ def peek_scalar(c: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
+def unscaled(A: Any) -> tuple[Any, Any]:
+    """c and B of A = c B, None and A where A is no multiple."""
+    return (A.scalar, A.A) if isinstance(A, Scaled) else (None, A)
+
+
 def beside(c: Any, ndim: int = 1) -> Any:
     """A scalar, or a batch of them, as it multiplies arrays of so many dimensions."""
     return c[(..., *(None,) * ndim)] if getattr(c, "ndim", 0) else c

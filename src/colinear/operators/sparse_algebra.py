@@ -1,13 +1,15 @@
-"""Trees of sparse and banded matrices as one matrix: how many entries it would have, and which.
+"""Sums and products as polynomials of what they are made of; trees of sparse and banded matrices as
+one matrix: how many entries it would have, and which; what entries show of a matrix.
 
 `simplify` (rewrites.py) asks here, and preconditioners that are made of entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from itertools import product
+from operator import add, mul
 from typing import Any
 
 import numpy as np
@@ -16,14 +18,19 @@ from ..backends import Array
 from ..dispatch import function, rule
 from ..dispatch.functions import Function
 from ..errors import MethodError
+from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from .banded import Banded, Tridiagonal, natural_length, pad_with_zeros
 from .base import LinearOperator
+from .block import BlockDiag
 from .context import broadcast_batches, kind_of, spread
+from .dense import Dense
 from .diagonal import Diagonal, Identity, ScaledIdentity, scalar_of
+from .kronecker import Kronecker, KroneckerSum
 from .product import Product
 from .scaled import Scaled, beside
 from .sparse import Sparse, collected, from_coordinates
 from .sum import Sum
+from .toeplitz import Circulant, Convolution, Toeplitz
 from .tree import Index
 from .unitary import Permutation
 
@@ -39,15 +46,33 @@ def ask(f: Function, A: LinearOperator, *arguments: Any) -> Any:
     return f.find(A).implementation(A, *arguments)
 
 
-def unscaled(A: Any) -> tuple[Any, Any]:
-    """c and B of A = c B, None and A where A is no multiple."""
-    return (A.scalar, A.A) if isinstance(A, Scaled) else (None, A)
-
-
 def times(scalar: Any, x: Array, axes: int = 1) -> Array:
     """c x for x with so many axes behind those of its batch and a number c, None for 1, or one
     for each of a batch."""
     return x if scalar is None else beside(scalar, axes) * x
+
+
+def generators(A: Any) -> Iterator[Any]:
+    """The operators of which A is a polynomial: those inside its sums, products and multiples,
+    without multiples of I."""
+    if isinstance(A, Sum | Product | Scaled):
+        for operand in A.operands:
+            yield from generators(operand)
+    elif not isinstance(A, SHIFT):
+        yield A
+
+
+def evaluate(A: Any, at: Callable[[Any], Array], axes: int = 1) -> Any:
+    """p(x) for A = p(B), p a polynomial of generators B that commute and x = at(B), with so many
+    axes behind those of its batch: the eigenvalues of A if these are those of B."""
+    if isinstance(A, SHIFT):
+        return beside(scalar_of(A), axes)
+    if isinstance(A, Scaled):
+        return beside(A.scalar, axes) * evaluate(A.A, at, axes)
+    if isinstance(A, Sum | Product):
+        combine = add if isinstance(A, Sum) else mul
+        return reduce(combine, [evaluate(operand, at, axes) for operand in A.operands])
+    return at(A)
 
 
 def diagonal_of(D: Any, A: LinearOperator) -> Array:
@@ -273,3 +298,89 @@ def _add_diagonals(lines: Iterable[tuple[int, Array]], m: int, n: int) -> Banded
     for k, d in lines:
         by_offset[k] = by_offset[k] + d if k in by_offset else d
     return Banded._of(tuple(by_offset.values()), tuple(by_offset), m, n)
+
+
+# What entries show, though nothing was claimed: looked at only where a decision depends on it.
+
+STORED: Any = Dense | Sparse | BAND | Diagonal | Toeplitz | Circulant | Convolution
+# whose properties are those of their operands, as far as they follow from them
+INHERITING: Any = Sum | Scaled | Kronecker | KroneckerSum | BlockDiag
+
+
+def with_symmetry_of_entries(A: LinearOperator) -> Any:
+    """A with the properties that its entries show: self-adjoint where they equal those of A^H, and
+    then positive where the diagonal outweighs the rest of each row (Gershgorin).
+
+    They are read once, at most twice as long as a product takes, and where that is free: never
+    under tracing, and on a device only whether a sparse matrix is symmetric.
+    """
+    if A.is_neutral or A.xp.is_compiling() or A.shape[-1] != A.shape[-2] or 0 in A.shape:
+        return A
+    known = A.__dict__
+    if "_shown" not in known:
+        found = _shown_by_operands(A) if isinstance(A, INHERITING) else _shown_by_entries(A)
+        known["_shown"] = None if found is A else found  # no reference to itself: it holds memory
+    return A if known["_shown"] is None else known["_shown"]
+
+
+def _shown_by_operands(A: Any) -> Any:
+    inner = tuple(map(with_symmetry_of_entries, A.operands))
+    if all(B is C for B, C in zip(inner, A.operands)):
+        return A
+    if isinstance(A, Scaled):  # which knows the sign of its factor where it is made
+        return Scaled(A.scalar, *inner)._claim(A._claims)
+    return A._replace(operands=inner)
+
+
+def _shown_by_entries(A: Any) -> Any:
+    if not isinstance(A, STORED) or A.properties & POSITIVE_SEMIDEFINITE:
+        return A
+    xp, values = A.xp, [A.xp.peek(x) for x in A.arrays()]
+    if any(x is None for x in values):
+        is_waited_for = isinstance(A, Sparse) and not A.properties & SELF_ADJOINT
+        if not is_waited_for or xp.is_traced(A.data) or not A.structure.is_symmetric:
+            return A
+        flipped = xp.take(A.data, A.structure.transposed.order, axis=-1)
+        same = xp.all(flipped == xp.conj(A.data))
+        return A._claim(SELF_ADJOINT) if bool(xp.to_numpy(same)) else A
+    host = A.with_arrays(values)
+    if not A.properties & SELF_ADJOINT and not _equals_adjoint(host):
+        return A
+    diagonal = None if isinstance(A, Dense | Convolution) else _stored_diagonal(host)
+    if diagonal is None:
+        return A._claim(SELF_ADJOINT)
+    with np.errstate(all="ignore"):
+        rows = (host._map(np.abs) @ np.ones(A.shape[-1], np.abs(diagonal).dtype)).real
+        slack = 2 * np.real(diagonal) - rows  # a_ii - Σ_(j≠i) |a_ij|
+    if not np.all(slack >= 0):
+        return A._claim(SELF_ADJOINT)
+    # rounding of the sums is no reason to call a singular matrix definite
+    is_definite = np.all(slack > 1e3 * np.finfo(slack.dtype).eps * rows)
+    return A._claim(POSITIVE_DEFINITE if is_definite else POSITIVE_SEMIDEFINITE)
+
+
+def _equals_adjoint(A: Any) -> bool:
+    """Whether the entries of a NumPy matrix are seen to be those of its adjoint."""
+    if isinstance(A, Sparse):
+        return A.structure.is_symmetric and np.array_equal(
+            A.data[..., A.structure.transposed.order], A.data.conj()
+        )
+    B: Any = A.H
+    if isinstance(A, Banded):
+        own, other = (dict(zip(C.offsets, C.diagonals)) for C in (A, B))
+        return own.keys() == other.keys() and all(np.array_equal(own[k], other[k]) for k in own)
+    if type(A) is not type(B) or A._flatten()[1][:2] != B._flatten()[1][:2]:
+        return False
+    return all(map(np.array_equal, A.arrays(), B.arrays()))
+
+
+def _stored_diagonal(A: Any) -> Any:
+    """The diagonal of a matrix that stores it, None where it has none."""
+    if isinstance(A, Diagonal):
+        return A.d
+    if isinstance(A, Toeplitz | Circulant):
+        return A.col[..., :1]
+    if isinstance(A, Sparse):
+        on = A.structure.rows == A.structure.columns
+        return A.data[..., on] if on.sum() == A.shape[-1] else None
+    return dict(zip(A.offsets, A.diagonals)).get(0)

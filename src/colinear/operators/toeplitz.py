@@ -16,7 +16,7 @@ from .banded import pad_with_zeros
 from .base import LinearOperator
 from .context import as_array, as_arrays, broadcast_batches, kind_of, spread, zero_product
 from .tree import Shape, conjugate_leaves
-from .unitary import circular_convolution, convolution_flops, good_length, grid_sizes
+from .unitary import circular_convolution, convolution_flops, good_length, grid_sizes, pad_end
 
 # Toeplitz matrices: constant along every diagonal, multiplied by fast Fourier transforms.
 
@@ -321,6 +321,17 @@ class Convolution(LinearOperator):
     def _expression(self) -> str:
         kernel, grid = ("x".join(map(str, sizes)) for sizes in (self._sizes, self.grid))
         return f"Convolution({kernel} kernel on {grid}, {self.boundary})"
+
+
+def periodic_column(A: Any) -> tuple[Array, Shape]:
+    """The first column of a periodic convolution, as a grid, and this grid: the transform of the
+    column gives the eigenvalues."""
+    if isinstance(A, Circulant):
+        return A.col, A.shape[-1:]
+    kernel, origin = A._fitted()
+    axes = tuple(range(-len(A.grid), 0))
+    padded = pad_end(A.xp, kernel, A.grid, axes)
+    return A.xp.roll(padded, tuple(-o for o in origin), axis=axes), A.grid
 
 
 def _gather(A: LinearOperator, values: Array, which: np.ndarray) -> Array:

@@ -449,10 +449,18 @@ class Tree:
         return self._map(lambda leaf: leaf if namespace_of(leaf) is None else next(given))
 
     def detach(self) -> Any:
-        """The same operator, whose arrays are constants to derivatives."""
-        return self._map(
-            lambda leaf: leaf if (xp := namespace_of(leaf)) is None else xp.stop_gradient(leaf)
-        )
+        """The same operator, whose arrays are constants to derivatives; what was one array stays
+        one."""
+        fixed: dict[int, Any] = {}
+
+        def fix(leaf: Any) -> Any:
+            if (xp := namespace_of(leaf)) is None:
+                return leaf
+            if id(leaf) not in fixed:
+                fixed[id(leaf)] = xp.stop_gradient(leaf)
+            return fixed[id(leaf)]
+
+        return self._map(fix)
 
     def _map(self, f: Map) -> Any:
         """The same tree with `f` applied to each leaf."""

@@ -89,7 +89,8 @@ def asarray(x: Any, dtype: Any = None, device: Any = None) -> jax.Array:
     # an explicit float64 warns where 64 bits are switched off
     dtype = None if dtype is None else dtype_from(dtype)
     if isinstance(x, np.ndarray):  # jnp.asarray would compile a program for its shape
-        return jax.device_put(np.array(x, dtype), device)
+        with jax.ensure_compile_time_eval():  # a constant, whose values rules can see
+            return jax.device_put(np.array(x, dtype), device)
     return jnp.asarray(x, dtype, device=device)
 
 

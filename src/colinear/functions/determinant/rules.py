@@ -41,6 +41,7 @@ from ...operators import (
 )
 from ...operators.context import kind_of
 from ...operators.sparse_algebra import DIAGONAL
+from ...operators.toeplitz import periodic_column
 from ...operators.tree import Index
 from ...properties import UNITARY, Unitary
 from ..common import (
@@ -54,7 +55,7 @@ from ..common import (
 )
 from ..diagonal.rules import has_thin_waist
 from ..solve.elimination import report_weak_entries, strengthened, weak_entries
-from ..solve.families import periodic_column, rank_is_below_size, wraps_around
+from ..solve.families import rank_is_below_size, wraps_around
 from ..solve.inverse import all_square, inv
 from ..solve.sums import capacitance, low_rank_and_diagonal, rank_of, shift_is_zero
 from ..spectrum.rules import is_similarity

@@ -81,7 +81,7 @@ from ..solve.sums import (
     low_rank_and_rest,
     multiple_and_shift,
 )
-from ..spectrum import eig
+from ..spectrum import eig, has_common_factors, spectrum_by_factors
 from ..spectrum.components import diagonals_are_constant
 from . import (
     Determinant,
@@ -237,6 +237,12 @@ def slogdet_kronecker_sum(A: Any, method: Any) -> Determinant:
     """det(A ⊕ B) = product of λ + μ over the eigenvalues λ of A and μ of B, diagonalisable or
     not"""
     return slogdet_shifted_kronecker(A, method)
+
+
+@rule(slogdet, Sum, when=has_common_factors, like=one)
+def slogdet_polynomial_of_factors(A: Any, method: Any) -> Determinant:
+    """det p(A ⊗ I, I ⊗ B) = product of p(λ, μ) over the eigenvalues λ of A and μ of B"""
+    return from_values(A, spectrum_by_factors(A)[0])
 
 
 @rule(slogdet, Sum[TERM, TERM], when=factors_fit)  # type: ignore[misc]

@@ -18,6 +18,7 @@ from ...methods.base import AUTO, Iterative
 from ...methods.svrg import SVRG
 from ...operators import Dense, Diagonal, LinearOperator, MatrixFree, Scaled, Sparse, Sum
 from ...operators.context import check_device
+from ...operators.sparse_algebra import with_symmetry_of_entries
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, failed, state
 from ..common import array_like, host_value, is_traced_or_differentiated, seen_value
@@ -43,26 +44,13 @@ from .cost import (
 UNEVEN = 4.0
 
 
-def with_symmetry_of_entries(A: LinearOperator) -> LinearOperator:
-    """A with what its entries show: a sparse matrix that equals its adjoint is self-adjoint,
-    whether the user said so or not."""
-    if not isinstance(A, Sparse) or A.properties & SELF_ADJOINT or not A.structure.is_symmetric:
-        return A
-    xp, order = A.xp, A.structure.transposed.order
-    same = host_value(xp, xp.all(xp.take(A.data, order, axis=-1) == xp.conj(A.data)))
-    return A._claim(SELF_ADJOINT) if same is not None and bool(same) else A
-
-
 def looks_definite(A: LinearOperator) -> bool:
     """Whether A is known to be positive semidefinite, or is a sparse self-adjoint matrix with a
     positive diagonal."""
+    A = with_symmetry_of_entries(A)
     if A.properties & POSITIVE_SEMIDEFINITE:
         return True
-    if (
-        not isinstance(A, Sparse)
-        or 0 in (A.nnz, *A.shape)
-        or not with_symmetry_of_entries(A).properties & SELF_ADJOINT
-    ):
+    if not isinstance(A, Sparse) or 0 in (A.nnz, *A.shape) or not A.properties & SELF_ADJOINT:
         return False
     least = host_value(A.xp, A.xp.min(A.xp.real(diagonal.diag(A))))
     return least is not None and bool(least > 0)

@@ -39,7 +39,7 @@ from ...operators import (
 )
 from ...operators.banded import band_widths
 from ...operators.rewrites import is_compact
-from ...operators.unitary import pad_end
+from ...operators.toeplitz import periodic_column
 from ...status import Status, is_unseen
 from ..common import (
     MARGIN,
@@ -160,17 +160,6 @@ def inv_circulant(A: Any, method: Any) -> LinearOperator:
     frequencies = xp.reshape(symbol, (*A.batch_shape, -1))
     reciprocals = xp.reshape(reciprocal_spectrum(xp, frequencies), symbol.shape)
     return Inverse(A, FourierFactor._of(reciprocals, tuple(grid), is_real))
-
-
-def periodic_column(A: Any) -> tuple[Array, tuple[int, ...]]:
-    """The first column of a periodic convolution, as a grid, and this grid: the transform of the
-    column gives the eigenvalues."""
-    if isinstance(A, Circulant):
-        return A.col, A.shape[-1:]
-    kernel, origin = A._fitted()
-    axes = tuple(range(-len(A.grid), 0))
-    padded = pad_end(A.xp, kernel, A.grid, axes)
-    return A.xp.roll(padded, tuple(-o for o in origin), axis=axes), A.grid
 
 
 @rule(inv, Tridiagonal, direct=True)

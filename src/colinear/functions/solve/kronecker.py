@@ -26,8 +26,9 @@ from ...operators import (
     Scaled,
     Sum,
 )
+from ...operators.kronecker import kronecker_terms
 from ...operators.neutral import dense_part
-from ...operators.rewrites import kronecker_terms, share_factors
+from ...operators.rewrites import are_beside_identities, share_factors
 from ...operators.scaled import beside, multiply_scalars
 from ...operators.sparse_algebra import DIAGONAL, SHIFT, diagonal_of
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
@@ -46,7 +47,7 @@ from ..common import (
     seen_value,
     values_are_seen,
 )
-from ..spectrum import eig, factors_self_adjoint, spectrum_by_factors
+from ..spectrum import eig, has_common_factors, spectrum_by_factors
 from .elimination import dense_fallback, judged
 from .inverse import all_square, by_equation, inv, no_inverse
 from .sums import kronecker_and_shift, kronecker_of_self_adjoint
@@ -91,7 +92,7 @@ def inv_kronecker_sum_by_eigenvectors(A: Any, method: Any) -> Any:
 def is_a_power_of_self_adjoint(A: Any) -> bool:
     """Whether all factors are one and the same Kronecker sum of self-adjoint terms."""
     first = A.operands[0]
-    return all(factor is first for factor in A.operands) and factors_self_adjoint(first)
+    return all(factor is first for factor in A.operands) and has_common_factors(first)
 
 
 @rule(inv, Product[KroneckerSum, ...], when=is_a_power_of_self_adjoint)  # type: ignore[misc]
@@ -161,11 +162,13 @@ TERM: Any = Kronecker | Scaled[Kronecker]  # type: ignore[misc]
 
 
 def factors_fit(A: Any) -> bool:
-    """Whether the factors are square and face each other in pairs of equal size, not all but one
-    of them the same."""
+    """Whether the factors are square and face each other in pairs of equal size, and the sum is
+    neither one product nor a Kronecker sum nor diagonal in eigenvectors of common factors."""
     (_, first), (_, second) = kronecker_terms(A)
     sizes = [[factor.shape[-2:] for factor in factors] for factors in (first, second)]
-    return sizes[0] == sizes[1] and all(m == n for m, n in sizes[0]) and not share_factors(A)
+    if sizes[0] != sizes[1] or any(m != n for m, n in sizes[0]):
+        return False
+    return not (share_factors(A) or are_beside_identities(A) or has_common_factors(A))
 
 
 def _definiteness(A: Any) -> int:

@@ -30,14 +30,14 @@ from ...operators.batch import broadcast_batch
 from ...operators.diagonal import scalar_of
 from ...operators.neutral import dense_part
 from ...operators.rewrites import DEFINITE
-from ...operators.scaled import beside, known_of_scalar
+from ...operators.scaled import known_of_scalar
 from ...operators.sparse_algebra import DIAGONAL, SHIFT, is_sparse
 from ...operators.transposed import are_adjoint
 from ...properties import POSITIVE_SEMIDEFINITE, UNITARY
 from ...status import Status, failed, is_unseen
 from ..common import has_no_zero, is_positive, reciprocal, reciprocal_spectrum, seen_value
 from ..matrix_functions.spectra import differentiable_inverse
-from ..spectrum import factors_self_adjoint, spectrum_by_factors
+from ..spectrum import has_common_factors, spectrum_by_factors
 from ..spectrum.rules import is_similarity
 from .elimination import dense_fallback, judged, strengthened, weak_entries
 from .inverse import by_equation, inv, inverse, no_inverse
@@ -402,27 +402,29 @@ def inv_shifted_similarity(A: Any, method: Any) -> LinearOperator:
 
 def kronecker_of_self_adjoint(A: LinearOperator) -> bool:
     """Whether the factors of the Kronecker term are self-adjoint."""
-    return factors_self_adjoint(kronecker_and_shift(A)[0])
+    return has_common_factors(kronecker_and_shift(A)[0])
 
 
 @rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=kronecker_of_self_adjoint)  # type: ignore[misc]
 def inv_shifted_kronecker(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + c I)^-1 = (Q ⊗ P) (Λ ⊗ M + c)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
     known = differentiable_inverse(A)
-    return _by_spectrum(A, method) if known is None else known
+    return inv_polynomial_of_factors(A, method) if known is None else known
 
 
-@rule(inv, KroneckerSum, when=factors_self_adjoint)
+@rule(inv, KroneckerSum, when=has_common_factors)
 def inv_kronecker_sum(A: Any, method: Any) -> LinearOperator:
     """(A ⊕ B)^-1 = (Q ⊗ P) (Λ ⊕ M)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
     return inv_shifted_kronecker(A, method)
 
 
+@rule(inv, Sum, when=has_common_factors)
 @by_equation
-def _by_spectrum(A: Any, method: Any) -> LinearOperator:
-    kronecker, c = kronecker_and_shift(A)
-    values, vectors = spectrum_by_factors(kronecker)
-    values = values + beside(c) if isinstance(A, Sum) else values
+def inv_polynomial_of_factors(A: Any, method: Any) -> LinearOperator:
+    """p(A ⊗ I, I ⊗ B)^-1 = (Q ⊗ P) p(Λ, M)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
+    if not has_common_factors(A):  # any longer, in a derivative that hides that arrays are the same
+        return inv(A, method)
+    values, vectors = spectrum_by_factors(A)
     reciprocals = reciprocal_spectrum(A.xp, values)
     return Product(vectors, Diagonal(reciprocals), vectors.H)._claim(A.properties)
 

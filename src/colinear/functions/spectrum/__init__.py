@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import fields
-from functools import partial
+from functools import partial, reduce
+from operator import add, mul
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from ...backends import Array, matrix_inverse, namespace_of, without_zeros
 from ...dispatch import Choice, check_part, function, rule
 from ...info import Info, report
 from ...methods import EIGEN, SVRG, Arnoldi, Auto, Lanczos, Method, Spectral, fitting
-from ...operators import KroneckerSum, LinearOperator
+from ...operators import Kronecker, KroneckerSum, LinearOperator
+from ...operators.kronecker import are_same
+from ...operators.sparse_algebra import evaluate, generators, with_symmetry_of_entries
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, first_failure
 from ..common import (
@@ -24,8 +27,10 @@ from ..common import (
     first_columns,
     identity_like,
     ignore_float_errors,
+    in_context,
+    is_square,
     once_each,
-    operands_in_context,
+    outer,
     seen_value,
     square_size,
     to_result_dtype,
@@ -36,7 +41,6 @@ from .order import (
     Pairs,
     automatic,
     checked_count,
-    combinations,
     dense_cost,
     expected_cost,
     is_affordable,
@@ -106,7 +110,8 @@ def eigenpairs(
     is_free, iteration = isinstance(chosen, Auto), None
     if 0 not in (asked.k, *A.shape):
         iteration = automatic(asked) if is_free else chosen
-    run, like = partial(_dense_pairs, asked), partial(pairs_like, asked)
+    by_eigh = is_hermitian or (is_free and shows_symmetry(A))
+    run, like = partial(_dense_pairs, asked, by_eigh), partial(pairs_like, asked)
     if isinstance(iteration, (Spectral, SVRG)):
         otherwise = run if is_free and is_affordable(A) else None
         why = "a few eigenvalues of a large operator" if is_free else "asked for"
@@ -114,26 +119,39 @@ def eigenpairs(
         cost = lambda: expected_cost(A, asked.k, iteration)
         return Choice(iterate, iteration.name, cost, why, like)
     why = f"A is {'' if is_hermitian else 'not '}known to be self-adjoint"
-    name = "Eigh" if is_hermitian else "Eig"
-    return Choice(run, name, lambda: dense_cost(A, is_hermitian), why, like)
+    why = why if by_eigh == is_hermitian else f"{why}, but its entries are those of its adjoint"
+    name = "Eigh" if by_eigh else "Eig"
+    return Choice(run, name, lambda: dense_cost(A, by_eigh), why, like)
 
 
-def _dense_pairs(asked: Asked) -> Pairs:
+def shows_symmetry(A: LinearOperator) -> bool:
+    """Whether the entries of A are seen to be those of its adjoint, and no derivatives are
+    recorded: these are not kept symmetric."""
+    if A.xp.is_differentiated(*A.arrays()):
+        return False
+    return bool(with_symmetry_of_entries(A).properties & SELF_ADJOINT)
+
+
+def _dense_pairs(asked: Asked, by_eigh: bool) -> Pairs:
+    """All eigenpairs from the matrix, in the order and dtype that are asked for also where it is
+    seen to be self-adjoint and goes `by_eigh`."""
     A, k, is_hermitian = asked.A, asked.k, asked.is_hermitian
     xp, M = A.xp, dense(A)
     if 0 in M.shape:
         vectors = xp.astype(M[..., :k], A.dtype if is_hermitian else xp.complex_dtype(A.dtype))
         return asked.typed(filled(A, 0.0, *A.batch_shape, k)), asked.wrap(vectors)
-    values, V = (autodiff.eigh if is_hermitian else autodiff.eig)(xp, M)
+    values, V = (autodiff.eigh if by_eigh else autodiff.eig)(xp, M)
+    if by_eigh and not is_hermitian:
+        values, V = asked.typed(values), xp.astype(V, xp.complex_dtype(V.dtype))
     with ignore_float_errors(xp):
-        sensitivity = None if is_hermitian else sensitivity_of(xp, xp.stop_gradient(V))
+        sensitivity = None if by_eigh else sensitivity_of(xp, xp.stop_gradient(V))
         if not is_hermitian or k < asked.n:  # else they ascend as they come
             order = asked.order(xp.stop_gradient(values))[..., :k]
             values, V = xp.take_along_axis(values, order, axis=-1), take_columns(xp, V, order)
             if sensitivity is not None:
                 sensitivity = xp.take_along_axis(sensitivity, order, axis=-1)
         held, at, along = map(xp.stop_gradient, (M, values, V))
-        report_pairs(asked, "Eigh" if is_hermitian else "Eig", held, at, along, sensitivity)
+        report_pairs(asked, "Eigh" if by_eigh else "Eig", held, at, along, sensitivity)
     return to_result_dtype(xp, values, A.dtype), asked.wrap(V)
 
 
@@ -263,12 +281,54 @@ def factors_self_adjoint(A: LinearOperator) -> bool:
     return all(factor.properties & SELF_ADJOINT for factor in A.operands)
 
 
+def common_factors(A: LinearOperator) -> list[Any] | None:
+    """X and Y of a polynomial A of X ⊗ I and I ⊗ Y, which are self-adjoint as is known of them or as
+    their entries show: a sum of products of X ⊗ Y and X ⊕ Y, say. None where A is no such sum."""
+    terms: list[Any] = []
+    for K in generators(A):
+        if not isinstance(K, Kronecker | KroneckerSum) or not all(map(is_square, K.operands)):
+            return None
+        terms.append(K)
+    if len({tuple([factor.shape[-1] for factor in K.operands]) for K in terms}) != 1:
+        return None
+    found = [_common_factor(factors) for factors in zip(*(K.operands for K in terms))]
+    return None if any(X is None for X in found) else found
+
+
+def _common_factor(factors: Any) -> Any:
+    """X of which all factors are polynomials; None if there is none, or none that is
+    self-adjoint."""
+    inner = [X for factor in factors for X in generators(factor)] or factors
+    for candidates in (inner, factors):
+        X = candidates[0]
+        is_known = with_symmetry_of_entries(X).properties & SELF_ADJOINT
+        if is_known and all(are_same(X, other) for other in candidates):
+            return X
+    return None
+
+
+def has_common_factors(A: LinearOperator) -> bool:
+    """Whether A is a polynomial of X ⊗ I and I ⊗ Y for self-adjoint X and Y."""
+    return common_factors(A) is not None
+
+
 def spectrum_by_factors(A: Any) -> tuple[Array, LinearOperator]:
-    """Eigenvalues and eigenvectors of a Kronecker product or sum of self-adjoint factors, in the
-    order that the factors give them."""
-    pairs = once_each(eig, operands_in_context(A))
-    values, _ = combinations(A.xp, [values for values, _ in pairs], isinstance(A, KroneckerSum))
-    return values, kronecker([vectors for _, vectors in pairs])
+    """Eigenvalues p(λ, μ) and eigenvectors of a polynomial p of X ⊗ I and I ⊗ Y for self-adjoint X
+    and Y, in the order that these give them; of X ⊗ Y or X ⊕ Y, for example."""
+    bases: Any = common_factors(A)
+    pairs = once_each(eig, [in_context(with_symmetry_of_entries(X), A) for X in bases])
+
+    def values_of(factor: Any, X: Any, values: Array) -> Array:
+        if are_same(factor, X):
+            return values
+        return evaluate(factor, lambda _: values) + 0 * values  # of c I as many as of X
+
+    def at(K: Any) -> Array:
+        combine = add if isinstance(K, KroneckerSum) else mul
+        own = [values_of(F, X, values) for F, X, (values, _) in zip(K.operands, bases, pairs)]
+        return reduce(partial(outer, combine), own)
+
+    return evaluate(A, at), kronecker([vectors for _, vectors in pairs])
 
 
 # --------------------------------------------------------------------------------------------------

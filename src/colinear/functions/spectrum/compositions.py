@@ -59,8 +59,10 @@ from . import (
     eig,
     eig_rule,
     factors_self_adjoint,
+    has_common_factors,
     is_real,
     sensitivity_of,
+    spectrum_by_factors,
 )
 from .order import Asked, by_key, combinations, end_to_end, is_affordable, kronecker, reordered
 from .rules import pairs_of_similar
@@ -213,6 +215,13 @@ def split_shift(A: Any) -> tuple[Any, LinearOperator]:
     shift, rest = arrange(A, SHIFT, ...)
     claims = A.properties & SELF_ADJOINT
     return scalar_of(shift), in_context(Sum(*rest), A)._claim(claims)
+
+
+@eig_rule(Sum, when=has_common_factors)
+def eig_polynomial_of_factors(A: Any, asked: Asked) -> Pairs:
+    """p(A ⊗ I, I ⊗ B) has the eigenvalues p(λ, μ) and the eigenvectors Q ⊗ P of A and B"""
+    values, vectors = spectrum_by_factors(A)
+    return asked.finish(asked.typed(values), vectors)
 
 
 def is_a_power(A: Any) -> bool:
