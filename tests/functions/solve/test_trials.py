@@ -153,3 +153,21 @@ def test_a_hopeless_trial_is_given_up_for_elimination() -> None:
         x, info = co.solve(co.Sparse(S), b, info=True)
     assert count.matvecs < 600
     assert info.failed or np.linalg.norm(S @ x - b) <= 2e-8 * np.linalg.norm(b)
+
+
+def test_a_traced_program_does_not_form_a_large_matrix_by_products() -> None:
+    jax = pytest.importorskip("jax")
+    plans: list[Any] = []
+
+    def step(x: Any) -> Any:
+        J = co.Jacobian(lambda x: 3 * x + jax.numpy.roll(x, 1) * x, x)
+        plans.append(co.explain(co.solve, J, x).rules)
+        return co.solve(J, x)
+
+    point = jax.numpy.linspace(0.1, 1.0, 8000)
+    x = jax.jit(step)(point)
+    assert plans[0] == ["GMRES"]
+    J = co.Jacobian(lambda x: 3 * x + jax.numpy.roll(x, 1) * x, point)
+    np.testing.assert_allclose(np.asarray(J @ x), np.asarray(point), rtol=1e-3)
+    jax.jit(step)(point[:300])
+    assert plans[1] == ["LU"], "a small one is formed"

@@ -35,6 +35,7 @@ from ...operators import (
     Tridiagonal,
 )
 from ...operators.context import check_device
+from ...operators.printing import shorten
 from ...operators.sparse_algebra import DIAGONAL
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, failed, state
@@ -102,6 +103,7 @@ def iterates(A: LinearOperator, method: Any) -> bool:
 
 
 LOOK_EVERY = 12  # steps, between two forecasts
+MOST_FLOPS_TO_FORM = 1e11  # a matrix in a program, where nothing can be tried before
 QUICKENING = 1.5  # by which CG falls faster in the end than in the beginning
 TRIAL = 24  # steps that cost less than to look at how a sparse matrix would fill in
 SPARSE_TRIAL = 1000  # rows from which that is so
@@ -113,7 +115,8 @@ def products_to_try(A: LinearOperator, direct: Callable[[], Work], B: Array) -> 
     A = with_symmetry_of_entries(A)
     # nothing could be tried again: the guess decides
     if any(A.xp.is_traced(x) for x in (B, *A.arrays())):
-        return None if prefers_iteration(A, direct(), B.shape[-1]) else 0
+        is_dear = A.dense_flops > MOST_FLOPS_TO_FORM and not isinstance(A, Sparse)
+        return None if is_dear or prefers_iteration(A, direct(), B.shape[-1]) else 0
     is_large = isinstance(A, Sparse) and A.shape[-1] >= SPARSE_TRIAL
     least = None if fast_part(A) is None else FEWEST_FAST_STEPS
     most = affordable_products(A, direct(), B.shape[-1], least)
@@ -380,7 +383,7 @@ def attempt(
             kind = "positive semidefinite" if is_positive else "self-adjoint"
             known = f"A is known to be {kind}"
         if part is not None:
-            known += f"; preconditioned by the inverse of {part._expression()}"
+            known += f"; preconditioned by the inverse of {shorten(part._expression())}"
         return f"{known}; {_alternative(direct(), products)}"
 
     return Choice(run, first.name, lambda: cost_of_iteration(A, products, first), why, like)
