@@ -16,7 +16,7 @@ from ..info import Info, is_detailed, recording, report, total
 from ..methods.iterate import Outcome, Products, described, refined, without_unknowns
 from ..methods.loop import NO_MONITOR, Monitor
 from ..methods.vectors import column_norms, status_of
-from ..operators import LinearOperator, Opaque, Sparse
+from ..operators import Diagonal, LinearOperator, Opaque, Sparse
 from ..operators.autograd import linearised
 from ..operators.context import Context, broadcast_batches
 from ..operators.tree import TEST_HOOKS, memo
@@ -413,7 +413,10 @@ class Attempts(LinearOperator):
         for each in self.attempts:
             found.append(each.run(B, vector))
             info = found[-1][1]
-            if failed(info._status) is not True or info.status not in _HOPEFUL.get(info.method, ()):
+            hopeful = _HOPEFUL.get(info.method, ())
+            if not isinstance(each.preconditioner, Diagonal | None):
+                hopeful = _OR_SLOW  # that a part of A is near to it was a guess
+            if failed(info._status) is not True or info.status not in hopeful:
                 break  # it worked, nobody can know yet, or the next would do no better
         infos = [info for _, info in found]
         if len(found) == 1:

@@ -10,7 +10,7 @@ from those two, and may be replaced by the family's own formula:
     _to_dense()     the matrix
     _implied, _inherited    the properties that all have, and that one has if its operands do
     _infer()        these two, and what else the fields imply
-    _flops          of one matvec
+    _flops, _dense_flops    of one matvec, and of forming the matrix
     _term_count, _some_terms, _rows    of a sum, for minibatches: see terms.py
     _expression()   how it prints
 """
@@ -292,6 +292,15 @@ class LinearOperator(Tree, Protocols):
     def _flops(self) -> float:
         return 2.0 * self.shape[-2] * self.shape[-1]
 
+    @property
+    def dense_flops(self) -> float:
+        """Floating-point operations of forming the matrix."""
+        return float(_walk(lambda: self._dense_flops))
+
+    @property
+    def _dense_flops(self) -> float:
+        return min(self.shape[-2:]) * self._flops
+
     # ------------------------------------------------------------------ multiplication
 
     def _residual_bound(self, X: Array, B: Array) -> float | None:
@@ -460,18 +469,6 @@ class LinearOperator(Tree, Protocols):
     def _conj(self) -> LinearOperator:
         return transposed.Conjugate._of(self)
 
-    @calls.entry
-    def to_dense(self) -> Array:
-        """The matrix, as a new array of the operator's framework: writing to it leaves the
-        operator as it is."""
-        if self._context.backend in calls.LENDERS:
-            dense = by_numpy(lambda A, _: A.to_dense(), self)
-            if dense is not NotImplemented:
-                return dense
-        memos = [value for A in inside_out(self) for value in vars(A).values()]
-        dense = self._dense()
-        return namespace_of(dense).own(dense, (*self.leaves(), *memos))
-
     def _dense(self) -> Array:
         """The matrix to read from: that of a `Dense` operator is its own array."""
         if TEST_HOOKS:
@@ -493,7 +490,7 @@ backends.on_load(
 
 # These know LinearOperator, and it calls them.
 from . import algebra, convert, interop, printing, transposed
-from .neutral import by_numpy, carry, placed_beside
+from .neutral import carry, placed_beside
 
 protocols.algebra, protocols.convert = algebra, convert
 protocols.interop, protocols.printing = interop, printing

@@ -7,7 +7,9 @@ object of theirs has loaded them.
 
 from __future__ import annotations
 
+import math
 import numbers
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -16,7 +18,8 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array, namespace_of
-from ..errors import BackendError, DtypeError, ShapeError
+from ..dispatch import calls
+from ..errors import BackendError, DtypeError, ShapeError, TooLargeError
 from .base import LinearOperator
 from .context import (
     Context,
@@ -28,7 +31,8 @@ from .context import (
     plain_array,
     told_by_number,
 )
-from .tree import map_parts
+from .neutral import by_numpy
+from .tree import inside_out, map_parts
 
 # ------------------------------------------------------------------ in
 
@@ -413,6 +417,36 @@ def to_scipy(A: LinearOperator) -> Any:
         rmatvec=back,
         rmatmat=back,
     )
+
+
+def to_dense(A: LinearOperator) -> Array:
+    """The matrix, as a new array; an error where it is not there and larger than the memory of
+    this machine."""
+    size = math.prod(A.shape) * getattr(A.dtype, "itemsize", 8)
+    if size > INSTALLED_MEMORY and size > 2 * A.nbytes and "cpu" in str(A.device).lower():
+        raise TooLargeError(
+            f"to_dense: A is {'x'.join(map(str, A.shape))}, and its matrix would take "
+            f"{size / 2**30:.3g} GiB; this machine has {INSTALLED_MEMORY / 2**30:.3g} GiB. "
+            "Multiply by A, or take a part of it: A[rows, columns]."
+        )
+    if A._context.backend in calls.LENDERS:
+        lent = by_numpy(lambda A, _: A.to_dense(), A)
+        if lent is not NotImplemented:
+            return lent
+    memos = [value for part in inside_out(A) for value in vars(part).values()]
+    dense = A._dense()
+    return namespace_of(dense).own(dense, (*A.leaves(), *memos))
+
+
+def _installed_memory() -> float:
+    """Bytes of memory of this machine; infinity where the system does not tell."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return math.inf
+
+
+INSTALLED_MEMORY = _installed_memory()
 
 
 def flattened(family: Any, operators: Iterable[Any]) -> list[Any]:

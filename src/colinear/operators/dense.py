@@ -70,6 +70,8 @@ class Dense(LinearOperator):
     def _to_dense(self) -> Array:
         return self.A
 
+    _dense_flops = 0.0
+
 
 # A triangular matrix, read from one half of a stored one.
 

@@ -227,6 +227,8 @@ class Kernel(LinearOperator):
         # squares of differences, k of them, the product: a guess for a usual k
         return m * n * (3.0 * self.X.shape[-1] + 4)
 
+    _dense_flops = _flops  # one pass, as for a product
+
     def _expression(self) -> str:
         return (
             f"Kernel({function_name(self.k)}, "

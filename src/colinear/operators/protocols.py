@@ -96,6 +96,12 @@ class Protocols:
             backend, device, dtype = convert.sort_places((backend, device), dtype)
         return convert.move(self, backend, device, dtype)
 
+    @calls.entry
+    def to_dense(self) -> Array:
+        """The matrix, as a new array of the operator's framework: writing to it leaves the
+        operator as it is."""
+        return convert.to_dense(self)
+
     # ------------------------------------------------------------------ arithmetic
 
     __add__, __radd__ = _arithmetic("add"), _arithmetic("add", is_reflected=True)

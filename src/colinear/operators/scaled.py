@@ -27,7 +27,7 @@ from .diagonal import Diagonal, Identity, ScaledIdentity, Zero, is_on_circle, kn
 from .lowrank import LowRank
 from .neutral import dense_part
 from .printing import bracketed, number_text
-from .tree import Scalar, conjugate, images, memo, sole_operand
+from .tree import Scalar, conjugate, entrywise_flops, images, memo, sole_operand
 
 
 class Scaled(LinearOperator):
@@ -117,6 +117,8 @@ class Scaled(LinearOperator):
 
     def _to_dense(self) -> Array:
         return beside(self.scalar, 2) * dense_part(self.A, self)
+
+    _dense_flops = entrywise_flops
 
     @property
     def _flops(self) -> float:

@@ -28,7 +28,7 @@ from .lowrank import LowRank
 from .neutral import dense_part
 from .printing import bracketed
 from .scaled import Scaled, beside, peek_scalar, pull_scalars
-from .tree import Shape, infer_sum, known_of_sum, memo, operand_images
+from .tree import Shape, entrywise_flops, infer_sum, known_of_sum, memo, operand_images
 
 
 class Sum(LinearOperator):
@@ -137,6 +137,8 @@ class Sum(LinearOperator):
     def _to_dense(self) -> Array:
         total = reduce(add, (dense_part(term, self) for term in join_alike(self.operands)))
         return self.xp.broadcast_to(total, self.shape)
+
+    _dense_flops = entrywise_flops
 
     @property
     def _flops(self) -> float:
@@ -352,6 +354,8 @@ class Hadamard(LinearOperator):
     def _to_dense(self) -> Array:
         entries = reduce(mul, (dense_part(A, self) for A in self.operands))
         return self.xp.broadcast_to(entries, self.shape)
+
+    _dense_flops = entrywise_flops
 
     @property
     def _flops(self) -> float:

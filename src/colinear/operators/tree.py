@@ -124,6 +124,10 @@ sole_operand: Any = property(lambda self: (self.A,))
 operand_shape: Any = property(lambda self: self.A.shape)
 infer_operand: Any = lambda self: self.A.properties
 operand_flops: Any = property(lambda self: sum(A.flops for A in self.operands))
+# of what is formed entry by entry from the matrices of its operands
+entrywise_flops: Any = property(
+    lambda self: sum(A.dense_flops + self.shape[-2] * self.shape[-1] for A in self.operands)
+)
 
 
 def _remember(image: Any, A: Any, *, transpose: bool, adjoint: bool) -> None:

@@ -125,3 +125,43 @@ def test_sparse_logdet_is_exact() -> None:
         assert not info.failed
     sign, logabs = co.slogdet(co.Sparse(sp.csr_array(-S[:7, :7])))
     np.testing.assert_allclose((sign, logabs), np.linalg.slogdet(-S[:7, :7].toarray()), rtol=1e-12)
+
+
+def gaussian(X: Any, Y: Any) -> Any:
+    distance = ((X[:, None] - Y[None]) ** 2).sum(-1)
+    return 1 / (1 + distance)  # of any framework
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+def test_a_kernel_is_formed_in_one_pass_and_factored(backend: str) -> None:
+    n, xp = 400, co.backends.get(backend)
+    rng = np.random.default_rng(0)
+    K = co.PSD(co.Kernel(gaussian, xp.asarray(rng.standard_normal((n, 2)))))
+    b = xp.asarray(rng.standard_normal(n))
+    for A in (
+        K + 0.1 * co.Identity(n),
+        K * K + 0.1 * co.Identity(n),
+        2.0 * K + K * K + 0.1 * co.Identity(n),
+    ):
+        assert co.explain(co.solve, A, b).rules == ["Cholesky"]
+        with co.testing.count_matvecs(A) as counter:
+            x = co.solve(A, b)
+        assert counter.matvecs <= 1, "the residual"
+        np.testing.assert_allclose(
+            xp.to_numpy(x), np.linalg.solve(xp.to_numpy(A.to_dense()), xp.to_numpy(b)), rtol=1e-6
+        )
+
+
+def test_what_a_matrix_costs_to_form_is_asked_of_the_operator() -> None:
+    K = co.Kernel(gaussian, np.zeros((100, 2)))
+    assert co.Dense(np.eye(100)).dense_flops == 0
+    assert K.dense_flops == K.flops
+    assert (K * K + K).dense_flops < 10 * K.flops
+    hidden = co.MatrixFree(lambda X: X, (100, 100), dtype=np.float64)
+    assert hidden.dense_flops == 100 * hidden.flops
+
+
+def test_a_matrix_larger_than_the_memory_is_not_formed() -> None:
+    K = co.Kernel(gaussian, np.zeros((10_000_000, 2)))
+    with pytest.raises(co.TooLargeError, match="this machine has"):
+        K.to_dense()

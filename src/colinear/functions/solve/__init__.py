@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -36,7 +36,10 @@ from ..common import (
     to_result_dtype,
 )
 from .auto import (
+    SPARSE_TRIAL,
+    TRIAL,
     attempt,
+    can_be_watched,
     is_automatic,
     is_iterative,
     iterated,
@@ -48,7 +51,7 @@ from .auto import (
 )
 from .cost import Work, dense_work, sparse_work
 from .elimination import is_recorded_and_seen
-from .families import inv_sparse
+from .families import inv_sparse, is_sparse_and_seen
 from .inverse import REFINEMENTS, are_small, column_norms, factorise, inv
 
 NEED = "a linear system"
@@ -90,11 +93,15 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
     if isinstance(b, LinearOperator):
         return Choice(lambda: inv(A, method) @ b, "inverse", why="X = A^-1 B")
     A = placed_beside(A, b) if A._context.backend is None else A
-    found, system = inv.find(A, (method,)), System.of(A, b, method)
+    system = System.of(A, b, method)
+    if _is_tried_first(system):
+        fill: Callable[[], Work] = partial(sparse_work, A)  # type: ignore[arg-type]
+        return attempt(A, fill, TRIAL, lambda: _by_trial(system, None, TRIAL, fill), lambda: b)
+    found = inv.find(A, (method,))
     trial = None if isinstance(A, Dense) else _trial(system, found)  # whose matrix is there
     if trial is not None:
         work, most = trial
-        return attempt(A, work, most, lambda: _by_trial(system, found, most), lambda: b)
+        return attempt(A, work, most, lambda: _by_trial(system, found, most, work), lambda: b)
     return _without_trial(system, found)
 
 
@@ -317,30 +324,38 @@ def _improved(
     return X, residual
 
 
-def _trial(s: System, found: Rule) -> tuple[Work, int | None] | None:
-    """The work of a factorisation, and how many products are tried before it (None: any number);
-    None if none are."""
+def _is_tried_first(s: System) -> bool:
+    """Whether some steps of CG cost less than to see how a large sparse matrix would fill in."""
+    A = s.A
+    if not isinstance(A, Sparse) or A.shape[-1] < SPARSE_TRIAL or not is_automatic(s.method):
+        return False
+    return is_sparse_and_seen(A) and can_be_watched(A, s.B)
+
+
+def _trial(s: System, found: Rule) -> tuple[Callable[[], Work], int | None] | None:
+    """The work of a factorisation, if it is asked for, and how many products are tried before it
+    (None: any number); None if none are."""
     A = s.A
     if not is_automatic(s.method):
         return None
     if found.is_base and not A.properties & UNITARY:
-        work = dense_work(A)
+        work = partial(dense_work, A)
     elif found.direct and isinstance(A, Sparse):
-        work = sparse_work(A)
+        work = partial(sparse_work, A)
     else:
         return None
     most = products_to_try(A, work, s.B)
     return None if most == 0 else (work, most)
 
 
-def _by_trial(s: System, found: Rule, most: int | None) -> Any:
+def _by_trial(s: System, found: Rule | None, most: int | None, work: Callable[[], Work]) -> Any:
     """The solution by iterations if they converge in as many products; else as if none had been
     tried."""
-    result = solve_by_trial(s.A, s.B, s.method, s.is_vector, most)
+    result = solve_by_trial(s, most, work)
     if result is not None:
         report(result[1])
         return s.answer(result[0])
-    if isinstance(s.A, Sparse) and not found.is_base:
+    if found is None or (isinstance(s.A, Sparse) and not found.is_base):
         with ignore_float_errors(s.xp):
             return apply_inverse(s, inv_sparse(s.A, s.method))
     return _without_trial(s, found)

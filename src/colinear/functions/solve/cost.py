@@ -17,7 +17,8 @@ from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 # those of a product with a vector wait for memory, those of sparse elimination for the next index,
 # and each step of an iteration has its share of Python.
 #
-# dense     n products to form the matrix, unless it is there, and n^3 / 3 (self-adjoint) or 2 n^3 /
+# dense     what it takes to form the matrix (n products, unless it is there, or its entries are
+# known: `dense_flops`), and n^3 / 3 (self-adjoint) or 2 n^3 /
 # 3 sparse    from the envelope of the pattern in the order of Cuthill and McKee: with its mean
 # width w, about 4 w^2 log2 n entries
 #           and 10 w^3 flops in an order of nested dissection (George 1973; for a square grid exact up to a constant)
@@ -33,7 +34,7 @@ from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 MEMORY = 2.0**30  # bytes that a matrix made for the sake of a factorisation may take
 PRODUCT = 8.0  # flops of a product with a vector, in those of a dense factorisation
 SPARSE = 4.0  # flops of sparse elimination
-ENTRY = 1000.0  # of its factors: what it takes to order, find and store one
+ENTRY = 2000.0  # of its factors: what it takes to order, find and store one
 STEP = 6e5  # of Python, in a step of an iteration: 30 us
 SHARE = 4.0  # the part of the work of a factorisation that a try may cost
 
@@ -61,8 +62,8 @@ def least_squares_work(A: LinearOperator) -> Work:
 
 
 def _formed_and_factored(A: LinearOperator, flops: float, copies: int) -> Work:
-    """The work of forming the matrix, unless it is there, and so many flops for each of a batch."""
-    formed = 0.0 if isinstance(A, Dense) else min(A.shape[-2:]) * float(A.flops)
+    """The work of forming the matrix, and so many flops for each of a batch."""
+    formed = A.dense_flops
     factored = math.prod(A.batch_shape) * flops
     memory = float(copies * itemsize(A)) * math.prod(A.shape)
     return Work(formed + factored, PRODUCT / 2 * formed + factored, memory)
@@ -88,7 +89,8 @@ def iterated_work(A: LinearOperator, columns: int = 1, products: float | None = 
     flops = products * columns * (float(A.flops) + 10.0 * n)
     vectors = 10 if A.properties & SELF_ADJOINT else 34
     memory = float(itemsize(A)) * vectors * columns * n * math.prod(A.batch_shape)
-    return Work(flops, PRODUCT * flops + STEP * products, memory)
+    own = 10.0 * n * products * columns  # of the vectors, which are nearer than A
+    return Work(flops, PRODUCT * (flops - own / 2) + STEP * products, memory)
 
 
 def itemsize(A: LinearOperator) -> int:
@@ -135,15 +137,17 @@ def prefers_iteration(A: LinearOperator, direct: Work, columns: int = 1) -> bool
     return direct.memory > MEMORY or SHARE * iterated_work(A, columns).work < direct.work
 
 
-def affordable_products(A: LinearOperator, direct: Work, columns: int = 1) -> int | None:
-    """How many products to try before a factorisation: None for no limit, 0 if so few that it is
-    not worth it."""
+def affordable_products(
+    A: LinearOperator, direct: Work, columns: int = 1, least: int | None = None
+) -> int | None:
+    """How many products to try before a factorisation: None for no limit, 0 if fewer than the
+    `least` that are worth it."""
     if 0 in A.shape or isinstance(A, Dense):
         return 0
     if direct.memory > MEMORY:
         return None
     paid = int(direct.work / SHARE / iterated_work(A, columns, 1).work)
-    return paid if paid >= (30, 60, 200)[_hardness(A) // 2] else 0
+    return paid if paid >= (least or (30, 60, 200)[_hardness(A) // 2]) else 0
 
 
 def is_too_large(A: LinearOperator) -> bool:

@@ -379,7 +379,8 @@ def inverse(A: LinearOperator, method: Method | None = None) -> Choice:
             functools.partial(_adjoint, A), "adjoint", 0.0, "A is unitary: A^-1 = A^H", lambda: A.H
         )
     if iterates(A, method):
-        return attempt(A, dense_work(A), None, lambda: Inverse(A, attempts(A, method)), like)
+        work = functools.partial(dense_work, A)
+        return attempt(A, work, None, lambda: Inverse(A, attempts(A, method)), like)
     return factorise("inv", A, None, method, lambda found: Inverse(A, found.factor), like)
 
 
