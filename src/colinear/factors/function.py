@@ -14,12 +14,12 @@ from ..operators.printing import bracketed
 from ..operators.tree import memo
 from .inverse import Implicit, in_batch_of, shape_of
 
-# f(A) known by its products alone: what `exp(A)` and others return for an A that is too large to
-# be formed.
+# f(A) known by its products: what `exp(A)` and others return for a large A. Where it may be formed it
+# is when many columns, or entries, are asked for.
 
 
 class FunctionOf(LinearOperator):
-    """A function of A, applied to vectors by `evaluate(A, X)`, which gives f(A) X.
+    """A function of A, applied to vectors by `evaluate(A, X, formed)`, which gives f(A) X.
 
     Users write `exp(A)`, `sqrt(A, Krylov())` and so on.
 
@@ -27,20 +27,23 @@ class FunctionOf(LinearOperator):
     ----------
     A : LinearOperator
     evaluate : callable
-        Static: no arrays inside.
+        Static: no arrays inside. Its `formed` makes f(A) with a matrix; None where there is none.
     name : str
         Of the function.
     complex : bool
         Whether products of real vectors may be complex.
     mirrored : bool
         Whether f(A)^H = f(A^H).
+    form : callable, optional
+        `form(A)` is f(A) with a matrix; None where A is too large for that.
     """
 
     A: LinearOperator
-    evaluate: Callable[[LinearOperator, Array], Array]
+    evaluate: Callable[..., Array]
     name: str
     complex: bool
     mirrored: bool
+    form: Callable[[LinearOperator], LinearOperator] | None
 
     _product_is_a_run: ClassVar[bool] = True
 
@@ -59,7 +62,22 @@ class FunctionOf(LinearOperator):
         return self._replace(A=self.A.T)
 
     def _matmat(self, X: Array) -> Array:
-        return self.evaluate(self.A, X)
+        if "_formed" in vars(self):
+            return self.formed() @ X
+        return self.evaluate(self.A, X, None if self.form is None else self.formed)
+
+    def _to_dense(self) -> Array:
+        return super()._to_dense() if self.form is None else self.formed().to_dense()
+
+    def formed(self) -> LinearOperator:
+        """f(A) with a matrix, which is kept unless it is a tracer of the program around it."""
+        assert self.form is not None
+        found: LinearOperator | None = vars(self).get("_formed")
+        if found is None:
+            found = self.form(self.A)
+            if not any(map(found.xp.is_traced, found.arrays())):
+                object.__setattr__(self, "_formed", found)
+        return found
 
     @property
     def _flops(self) -> float:

@@ -6,6 +6,7 @@ one matrix: how many entries it would have, and which; what entries show of a ma
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from itertools import product
@@ -204,6 +205,22 @@ def add_entries(A: Any, whole: LinearOperator) -> Any:
         return _add_sparse(parts, whole)
     lines = (line for part in parts for line in zip(part.offsets, part.diagonals))
     return _add_diagonals(lines, *A.shape[-2:])
+
+
+@rule(multiply_out, KroneckerSum)
+def entries_of_kronecker_sum(A: Any, whole: LinearOperator) -> Any:
+    """A ⊕ B = A ⊗ I + I ⊗ B"""
+    values, entries, sizes = [], [], [factor.shape[-1] for factor in A.operands]
+    for i, factor in enumerate(A.operands):
+        B = ask(multiply_out, factor, whole)
+        rows, columns = map(np.concatenate, zip(*coordinates(B)))
+        before, n, after = math.prod(sizes[:i]), sizes[i], math.prod(sizes[i + 1 :])
+        outer = n * after * np.arange(before)[:, None, None] + np.arange(after)
+        entries.append(tuple((outer + after * at[:, None]).ravel() for at in (rows, columns)))
+        data = whole.xp.concat([whole.xp.astype(x, whole.dtype) for x in B.leaves()], axis=-1)
+        lanes = whole.xp.broadcast_to(data[:, None], (before, len(rows), after))
+        values.append(whole.xp.reshape(lanes, (-1,)))
+    return assemble(values, join(entries, A.shape[-2:]), whole)
 
 
 @rule(multiply_out, Product)

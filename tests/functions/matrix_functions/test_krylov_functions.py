@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import colinear as co
 from colinear import backends
 from colinear.info import recording
 from colinear.status import Status
+from colinear.testing import forbid_dense
 
 D = np.linspace(0.1, 2.0, 400)
 FUNCTIONS: dict[str, tuple[Any, Any]] = {
@@ -303,3 +305,96 @@ def test_a_first_entry_at_the_pole_is_no_pole_of_the_whole(framework: str) -> No
     B = np.eye(4, 2).astype(complex)
     Y = co.isqrt(co.SelfAdjoint(co.Dense(xp.asarray(M))), co.Krylov()) @ xp.asarray(B)
     np.testing.assert_allclose(xp.to_numpy(Y), np.linalg.inv(scipy.linalg.sqrtm(M)) @ B, atol=1e-9)
+
+
+# What `Auto` makes of f(A): it decides when it knows how many columns there are.
+
+LAPLACIAN = sp.csr_array(
+    sp.kronsum(*[sp.diags_array([-1.0, 2.1, -1.0], offsets=[-1, 0, 1], shape=(21, 21))] * 2)
+)
+NAMED = {name: FUNCTIONS[name] for name in ("exp", "log", "sqrt", "isqrt", "power")}
+
+
+def of_laplacian(g: Any) -> np.ndarray:
+    values, Q = np.linalg.eigh(LAPLACIAN.toarray())
+    return (Q * g(values)) @ Q.T
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("name", NAMED)
+def test_few_columns_come_by_products(name: str, backend: str, rng: np.random.Generator) -> None:
+    xp, (f, g) = backends.get(backend), FUNCTIONS[name]
+    A = co.PSD(co.Sparse(LAPLACIAN)).to(backend=backend)
+    b = rng.standard_normal(441)
+    with forbid_dense(440 * 441), recording() as reports:
+        F = f(A, None)
+        y = xp.to_numpy(F @ xp.asarray(b))
+    assert F.isa(co.SelfAdjoint) and F.dtype == A.dtype
+    assert [info.method for info in reports] == ["Krylov"] and reports[0].matvecs < 120
+    np.testing.assert_allclose(y, of_laplacian(g) @ b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+def test_many_columns_entries_and_solves_come_by_the_matrix(backend: str) -> None:
+    xp, E = backends.get(backend), of_laplacian(lambda x: np.exp(-x))
+    A = -1.0 * co.PSD(co.Sparse(LAPLACIAN)).to(backend=backend)
+    F, X = co.exp(A), np.random.default_rng(0).standard_normal((441, 441))
+    with recording() as reports:
+        np.testing.assert_allclose(xp.to_numpy(F @ xp.asarray(X)), E @ X, atol=1e-11)
+    assert "Krylov" not in [info.method for info in reports]
+    np.testing.assert_allclose(xp.to_numpy(F.to_dense()), E, atol=1e-12)
+    np.testing.assert_allclose(xp.to_numpy(co.diag(F)), np.diag(E), atol=1e-12)
+    x = co.solve(F, F @ xp.asarray(X[:, 0]))
+    np.testing.assert_allclose(xp.to_numpy(x), X[:, 0], atol=1e-9)
+    assert co.explain(co.exp, A).rules == ["Krylov"]
+    assert co.explain(co.solve, F).rules == ["matrix_of_function", "Cholesky"]
+
+
+def test_matrix_is_formed_once_and_is_not_written_to() -> None:
+    F = co.exp(-1.0 * co.PSD(co.Sparse(LAPLACIAN)))
+    E = F.to_dense()
+    E[:] = 0
+    with recording() as reports:
+        assert F.to_dense()[0, 0] > 0.01 and (F @ np.ones(441)).shape == (441,)
+    assert not reports and F.formed() is F.formed()
+    copy = pickle.loads(pickle.dumps(co.power(co.PSD(co.Sparse(LAPLACIAN)), 0.5)))
+    np.testing.assert_allclose(copy @ (copy @ np.ones(441)), LAPLACIAN @ np.ones(441), atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax", "jit"])
+def test_matrix_is_formed_where_products_do_not_converge(
+    backend: str, rng: np.random.Generator
+) -> None:
+    xp = backends.get("jax" if backend == "jit" else backend)
+    d, b = np.logspace(-7, 0, 600), rng.standard_normal(600)
+    Q = np.linalg.qr(rng.standard_normal((600, 600)))[0]
+    M, b = (xp.asarray(x) for x in ((Q * d) @ Q.T, b))
+    f = lambda M, b: co.log(co.PSD(co.Dense((M + M.T) / 2)), co.Auto(tol=1e-12)) @ b
+    run = __import__("jax").jit(f) if backend == "jit" else f
+    exact = (Q * np.log(d)) @ (Q.T @ xp.to_numpy(b))
+    with recording() as reports:
+        y = xp.to_numpy(run(M, b))
+    assert backend == "jit" or Status.FELL_BACK in [info.status for info in reports]
+    np.testing.assert_allclose(y, exact, atol=1e-7)
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_derivatives_of_few_columns(backend: str, rng: np.random.Generator) -> None:
+    """The symmetric part is what a symmetric A can move along."""
+    xp, b = backends.get(backend), rng.standard_normal(441)
+    b = xp.asarray(b)
+
+    def gradient(method: Any) -> np.ndarray:
+        loss = lambda M: xp.sum((co.sqrt(co.PSD(co.Dense(M)), method) @ b) ** 2)
+        M = xp.asarray(LAPLACIAN.toarray())
+        if backend == "jax":
+            import jax
+
+            G = jax.jit(jax.grad(loss))(M)
+        else:
+            M.requires_grad_()
+            loss(M).backward()
+            G = M.grad
+        return xp.to_numpy(G + G.T)
+
+    np.testing.assert_allclose(gradient(None), gradient(co.Eigh()), atol=1e-6)

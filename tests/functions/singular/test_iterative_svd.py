@@ -10,6 +10,7 @@ import pytest
 import colinear as co
 from colinear import backends
 from colinear.status import Status
+from colinear.testing import forbid_dense
 
 RNG = np.random.default_rng(3)
 MATRICES = {
@@ -150,3 +151,32 @@ def test_the_gradient_of_a_singular_value(rng: np.random.Generator) -> None:
     s.sum().backward()
     u, v = (np.linalg.svd(A.detach().numpy())[i] for i in (0, 2))
     np.testing.assert_allclose(A.grad.numpy(), np.outer(u[:, 0], v[0]), atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+def test_centred_matrix_goes_by_its_gram_matrix(backend: str, dtype: str) -> None:
+    """X - 1 μ^T, and its adjoint, are never formed."""
+    xp, m, n = backends.get(backend), 400, 12
+    X = RNG.standard_normal((m, n)) * np.linspace(1, 3, n) + 5
+    X = (X + 1j * RNG.standard_normal((m, n)) if dtype == "complex128" else X).astype(dtype)
+    mean = X.mean(0)
+    U, s, Vh = np.linalg.svd(X - mean, full_matrices=False)
+    exact = (U[:, :3] * s[:3]) @ Vh[:3]
+    mean = xp.asarray(mean.conj()[:, None])
+    A = co.Dense(xp.asarray(X)) - co.LowRank(xp.asarray(np.ones((m, 1), dtype)), mean)
+    for B, whole in ((A, exact), (A.H, exact.conj().T)):
+        with forbid_dense(m * n - 1):
+            (U, values, V), info = co.svd(B, 3, info=True)
+        assert info.method == "Gram"
+        np.testing.assert_allclose(xp.to_numpy(values), s[:3], rtol=1e-10)
+        U, V = (xp.to_numpy(x.to_dense()) for x in (U, V))
+        np.testing.assert_allclose((U * s[:3]) @ V.conj().T, whole, atol=1e-9)
+
+
+def test_centring_that_cancels_is_not_left_to_the_gram_matrix() -> None:
+    X = RNG.standard_normal((400, 12)) + 1e6
+    A = co.Dense(X) - co.LowRank(np.ones((400, 1)), X.mean(0)[:, None])
+    (_, s, _), info = co.svd(A, 3, info=True)
+    assert info.method == "SVD"
+    np.testing.assert_allclose(s, np.linalg.svd(X - X.mean(0))[1][:3], rtol=1e-8)

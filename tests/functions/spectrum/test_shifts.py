@@ -6,10 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as sla
 
 import colinear as co
 from colinear import backends
+from colinear.operators.sparse_algebra import as_sparse
 from colinear.status import Status
+from colinear.testing import forbid_dense
 
 FRAMEWORKS = ["numpy", "torch", "jax"]
 D = np.array([-3.0, -1.0, 0.1, 2.0, 5.0])
@@ -144,3 +148,50 @@ def test_a_shift_is_checked() -> None:
         with pytest.raises(ValueError, match="use which='SM'"):
             co.eig(A, 1, which, co.Lanczos(shift=2.0))
     assert co.explain(co.eig, A, 1, "SM", co.Lanczos(shift=2.0)).rules == ["Lanczos"]
+
+
+# Kronecker sums with a diagonal, and sparse matrices that fill in.
+
+
+def atom(backend: str, m: int = 21) -> Any:
+    """A Kronecker sum of tridiagonal matrices, none self-adjoint but similar to such, less a
+    diagonal."""
+    T = co.Tridiagonal(-np.linspace(1, 2, m - 1), np.full(m, 3.0), -np.linspace(2, 1, m - 1))
+    H = co.KroneckerSum(T, T) - co.Diagonal(5 / (1 + np.arange(m * m) % 17))
+    return H.to(backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+def test_kronecker_sum_with_a_diagonal_is_inverted_as_sparse(backend: str) -> None:
+    A, xp = atom(backend), backends.get(backend)
+    exact = np.sort(np.linalg.eigvals(xp.to_numpy(A.to_dense())).real)
+    np.testing.assert_array_equal(xp.to_numpy(as_sparse(A).to_dense()), xp.to_numpy(A.to_dense()))
+    with forbid_dense(200 * 441):
+        (values, _), info = co.eig(A, 3, "SM", co.Arnoldi(shift=exact[0] - 0.1), info=True)
+    assert info.converged.all() and info.matvecs < 100
+    np.testing.assert_allclose(np.sort(xp.to_numpy(values).real), exact[:3], atol=1e-6)
+
+
+def test_shifts_of_kronecker_sums_compile() -> None:
+    jax = pytest.importorskip("jax")
+    A = atom("jax")
+    f = jax.jit(lambda A: co.eig(A, 2, "SM", co.Arnoldi(shift=-3.0))[0])
+    g = co.eig(A, 2, "SM", co.Arnoldi(shift=-3.0))[0]
+    np.testing.assert_allclose(np.sort(f(A).real), np.sort(g.real), atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+def test_lowest_pairs_of_a_filling_matrix_by_its_diagonal(backend: str) -> None:
+    n = 6000
+    steps = [2**i for i in range(12)]
+    S = sp.diags_array([np.ones(n - i) for i in steps], offsets=steps, shape=(n, n))
+    S = sp.csr_array(S + S.T + sp.diags_array(25.0 + np.arange(n) ** 1.5))
+    A = co.PSD(co.Sparse(S)).to(backend=backend)
+    assert co.explain(co.eig, A, 2, "SM").rules == ["LOBPCG"]
+    (values, V), info = co.eig(A, 2, "SM", info=True)
+    xp = backends.get(backend)
+    values, V = xp.to_numpy(values), xp.to_numpy(V.to_dense())
+    assert info.matvecs < 300
+    np.testing.assert_allclose(S @ V, V * values, atol=1e-2)
+    exact = sla.eigsh(S, 2, sigma=0, return_eigenvectors=False)
+    np.testing.assert_allclose(values, np.sort(exact), rtol=1e-6)

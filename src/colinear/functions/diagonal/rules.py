@@ -220,10 +220,12 @@ def diag_thin_product(A: Any, method: Any) -> Array:
 def diag_dense_product(A: Any, method: Any) -> Array:
     """diag(A B)_i = Σ_j A_ij B_ji"""
     fitting("diag", method)
-    size = smaller_side(A)
-    return A.xp.einsum(
-        "...ij,...ji->...i", A.operands[0].A[..., :size, :], A.operands[1].A[..., :, :size]
-    )
+    xp, size = A.xp, smaller_side(A)
+    L, R = A.operands[0].A[..., :size, :], A.operands[1].A[..., :, :size]
+    if xp.name == "numpy":  # which needs no array for the products
+        return xp.einsum("...ij,...ji->...i", L, R)
+    # as columns, in which those of A^H A lie in memory; einsum would be many small products
+    return xp.sum(xp.matrix_transpose(L) * R, axis=-2)
 
 
 @rule(diag, Product[Sparse, Sparse])  # type: ignore[misc]

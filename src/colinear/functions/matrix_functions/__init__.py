@@ -39,7 +39,7 @@ from ..common import (
 )
 from ..spectrum import eig
 from .krylov import cost as product_cost
-from .krylov import krylov_operator, runs_krylov
+from .krylov import krylov_operator
 from .spectra import (
     EXP,
     ISQRT,
@@ -54,6 +54,7 @@ from .spectra import (
     has_factored_spectrum,
     of_values,
     power_of,
+    runs_krylov,
 )
 
 
@@ -64,11 +65,16 @@ def exponential(A: LinearOperator, method: Method | None = None) -> Choice:
     ----------
     A : operator or array, (*batch, n, n)
     method : Auto, Eigh, Eig or Krylov, optional
-        `Auto` diagonalises a self-adjoint A, and uses scaling and squaring for others.
+        `Auto` multiplies few columns by `Krylov` where A is large, and forms the matrix when it is
+        asked for, for many columns, or where `Krylov` fails: it diagonalises a self-adjoint A, and
+        uses scaling and squaring for others. The same holds for the other functions of A, where
+        these are known to be real.
 
     Notes
     -----
-    About 10 n^3 flops if A is self-adjoint, and 20 to 40 n^3 if not.
+    About 10 n^3 flops for the matrix if A is self-adjoint, and 20 to 40 n^3 if not; for a column
+    some tens of products with A. The matrix is kept once it is formed: for many products one after
+    the other ask for `to_dense()` first, or for `Eigh()`.
 
     Examples
     --------
@@ -77,7 +83,7 @@ def exponential(A: LinearOperator, method: Method | None = None) -> Choice:
     array([[1., 1.],
            [0., 1.]])
     """
-    return evaluate(A, EXP, method, "expm", exponential_of_matrix)
+    return evaluate(A, EXP, method)
 
 
 def logarithm(A: LinearOperator, method: Method | None = None) -> Choice:
@@ -97,7 +103,7 @@ def logarithm(A: LinearOperator, method: Method | None = None) -> Choice:
     array([[0., 1.],
            [0., 0.]])
     """
-    return evaluate(A, LOG, method, "logm", logarithm_of_matrix)
+    return evaluate(A, LOG, method)
 
 
 def square_root(A: LinearOperator, method: Method | None = None) -> Choice:
@@ -117,7 +123,7 @@ def square_root(A: LinearOperator, method: Method | None = None) -> Choice:
     array([[2., 1.],
            [1., 2.]])
     """
-    return evaluate(A, SQRT, method, "sqrtm", root_of_matrix)
+    return evaluate(A, SQRT, method)
 
 
 def inverse_square_root(A: LinearOperator, method: Method | None = None) -> Choice:
@@ -136,7 +142,7 @@ def inverse_square_root(A: LinearOperator, method: Method | None = None) -> Choi
     array([[0.5 , 0.  ],
            [0.  , 0.25]])
     """
-    return evaluate(A, ISQRT, method, "sqrtm", inverse_root_of_matrix)
+    return evaluate(A, ISQRT, method)
 
 
 def matrix_power(A: LinearOperator, p: Any, method: Method | None = None) -> Any:
@@ -155,11 +161,10 @@ def matrix_power(A: LinearOperator, p: Any, method: Method | None = None) -> Any
     array([[4., 0.],
            [0., 9.]])
     """
-    f = power_of(p)
     if as_integer(p) == 0:
         square_size("power", A, "A^p", "")
         return batched_identity(A)
-    return evaluate(A, f, method, "power", power_of_matrix(p))
+    return evaluate(A, power_of(p), method)
 
 
 def function_of_eigenvalues(
@@ -183,7 +188,7 @@ def function_of_eigenvalues(
     array([[1., 0.],
            [0., 4.]])
     """
-    return evaluate(A, as_scalar(f), method, "Eig", None)
+    return evaluate(A, as_scalar(f), method)
 
 
 def batched_identity(A: LinearOperator) -> LinearOperator:
@@ -210,19 +215,22 @@ FUNCTION = (Eigh, Eig, Krylov)  # the methods
 General = Callable[[Any, LinearOperator, Array], Array]
 
 
-def evaluate(
-    A: LinearOperator, f: Scalar, method: Method | None, name: str, general: General | None
-) -> Choice:
-    """The choice for f(A): through eigenvectors if A is self-adjoint, else `general(xp, A,
-    matrix)`, which has this name; by eigenvectors too if there is none."""
+def evaluate(A: LinearOperator, f: Scalar, method: Method | None) -> Choice:
+    """The choice for f(A): products by a Krylov method, or the matrix."""
     square_size(f.name, A, f"{f.name}(A)", "")
     chosen = fitting(f.name, method, *FUNCTION)
-    xp = A.xp
-    if runs_krylov(A, chosen) and not (isinstance(chosen, Auto) and has_factored_spectrum(A)):
-        why = "asked for" if isinstance(chosen, Krylov) else "A is too large to be formed"
-        why = f"{why}: products with f(A) by a Krylov method"
-        run, like = lambda: krylov_operator(A, f, chosen), partial(identity_like, A)
-        return Choice(run, "Krylov", lambda: product_cost(A, chosen), why, like)
+    why = runs_krylov(A, f, chosen)
+    if not why or (isinstance(chosen, Auto) and has_factored_spectrum(A)):
+        return by_matrix(A, f, chosen)
+    run, like = lambda: krylov_operator(A, f, chosen), partial(identity_like, A)
+    why = f"{why}: products with f(A) by a Krylov method"
+    return Choice(run, "Krylov", lambda: product_cost(A, chosen), why, like)
+
+
+def by_matrix(A: LinearOperator, f: Scalar, chosen: Method) -> Choice:
+    """The choice for f(A) with a matrix: through eigenvectors if A is self-adjoint, or nothing
+    is known of f; else by an algorithm of f's own."""
+    xp, (name, general) = A.xp, general_of(f)
     if isinstance(chosen, Eigh) or (A.properties & SELF_ADJOINT and not isinstance(chosen, Eig)):
         return _by_eigenbasis(A, True, lambda: by_unitary(A, f, chosen))
     if isinstance(chosen, Eig) or general is None:
@@ -235,11 +243,23 @@ def evaluate(
         # not known to be self-adjoint, but plain to see
         claimed = Dense(xp.astype(M, A.dtype))._claim(SELF_ADJOINT)
         return _by_eigenbasis(A, True, lambda: by_unitary(claimed, f, chosen))
-    run, why = lambda: _by_matrix(A, M, general), "A is not known to be self-adjoint"
+    run, why = lambda: _by_general(A, M, general), "A is not known to be self-adjoint"
     return Choice(run, name, _cost(A, 30.0, 32.0), why, partial(identity_like, A))
 
 
-def _by_matrix(A: LinearOperator, M: Array, general: General) -> LinearOperator:
+def general_of(f: Scalar) -> tuple[str, General | None]:
+    """The algorithm for f of any matrix, and its name; None for f of which nothing is known."""
+    if f.name == "power":
+        return "power", power_of_matrix(f.exponent)
+    return {
+        "exp": ("expm", exponential_of_matrix),
+        "log": ("logm", logarithm_of_matrix),
+        "sqrt": ("sqrtm", root_of_matrix),
+        "isqrt": ("sqrtm", inverse_root_of_matrix),
+    }.get(f.name, ("Eig", None))
+
+
+def _by_general(A: LinearOperator, M: Array, general: General) -> LinearOperator:
     xp, X = A.xp, M
     if 0 not in M.shape:
         with ignore_float_errors(xp):

@@ -1,11 +1,12 @@
-"""f(A) as an operator whose products run a Krylov method: for A too large to be formed, and
-where `Krylov()` is asked for."""
+"""f(A) as an operator whose products run a Krylov method: where `Krylov()` is asked for, where A is
+too large to be formed, and where few columns come cheaper so."""
 
 from __future__ import annotations
 
 import functools
 import math
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,20 +16,22 @@ from ... import autodiff
 from ...autodiff.krylov import Dual
 from ...backends import Array, eye_like, namespace_of, program
 from ...dispatch import Cost
+from ...dispatch.resolution import perform
 from ...errors import MethodError
 from ...factors.function import FunctionOf
-from ...info import Info, recording, report
+from ...info import Info, planning, recording, report
 from ...methods import Auto, Krylov, Method
 from ...methods.basis import larger, plain
 from ...methods.krylov_function import function_times
 from ...operators import Dense, LinearOperator, Scaled
 from ...operators.autograd import linearised
+from ...operators.context import kind_of
+from ...operators.rewrites import rewrite
 from ...operators.tree import pullback
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import FIRST_FAILURE, Status, combine, deliver, first_failure, known_status
 from .. import matrix_functions
-from ..common import ignore_float_errors, to_result_dtype
-from ..solve.inverse import LARGEST_DENSE
+from ..common import host_value, ignore_float_errors, to_result_dtype
 from .krylov_derivatives import (
     along_program,
     back_program,
@@ -39,7 +42,7 @@ from .krylov_derivatives import (
     ritz_values,
     starts_of,
 )
-from .spectra import closed_over, refuse_derivative
+from .spectra import closed_over, is_too_large, is_worth, refuse_derivative
 
 STEPS = 200  # the most of a run, unless told
 HALVINGS = 10  # of an exponent that is too large for one run
@@ -51,13 +54,6 @@ COMPLEX = "f is complex on the spectrum of A, and the product of a real A is kep
 ROOM = 30_000_000  # numbers in the bases of the columns that are run together
 
 
-def runs_krylov(A: LinearOperator, method: Method) -> bool:
-    """Whether f(A) is left to products: it is asked for, or A is too large to be formed."""
-    if isinstance(method, Krylov):
-        return True
-    return isinstance(method, Auto) and A.shape[-1] > LARGEST_DENSE and not isinstance(A, Dense)
-
-
 def krylov_operator(A: LinearOperator, f: Any, method: Method) -> LinearOperator:
     """f(A) for a `Scalar` f of `matrix_functions`."""
     hermitian = bool(A.properties & SELF_ADJOINT)
@@ -66,10 +62,32 @@ def krylov_operator(A: LinearOperator, f: Any, method: Method) -> LinearOperator
     is_complex = A.is_complex or (f.principal and not positive)
     becomes_complex, mirrored = is_complex and not A.is_complex, f.name != "apply" or hermitian
     evaluate = KrylovFunction(f, chosen, is_complex)
-    function = FunctionOf._of(A, evaluate, f.name, becomes_complex, mirrored)
+    form = None if isinstance(method, Krylov) or is_too_large(A) else Formed(f)
+    function = FunctionOf._of(A, evaluate, f.name, becomes_complex, mirrored, form)
     if not hermitian or (f.principal and not positive):
         return function
     return function._claim(f.claims)
+
+
+@dataclass(frozen=True)
+class Formed:
+    """f(A) with a matrix, for a `Scalar` f."""
+
+    f: Any
+
+    def __call__(self, A: LinearOperator) -> LinearOperator:
+        return perform(matrix_functions.by_matrix(A, self.f, Auto()))
+
+
+def may_be_formed(A: Any) -> bool:
+    """Whether f(A) is an operator that may have a matrix."""
+    return A.form is not None
+
+
+@rewrite(FunctionOf, when=may_be_formed)
+def matrix_of_function(A: Any) -> LinearOperator:
+    """f(A) as a matrix, of which more is known than of its products"""
+    return Dense(A.xp.eye(A.shape[-1], **kind_of(A))) if planning() else A.formed()
 
 
 def cost(A: LinearOperator, method: Any) -> Cost:
@@ -91,8 +109,35 @@ class KrylovFunction:
     def name(self) -> str:
         return str(self.f.name)
 
-    def __call__(self, A: LinearOperator, X: Array) -> Array:
-        """f(A) X; reports how it went."""
+    def __call__(
+        self, A: LinearOperator, X: Array, formed: Callable[[], LinearOperator] | None = None
+    ) -> Array:
+        """f(A) X; by `formed()`, f(A) with a matrix, if that may be made, where X has many columns,
+        where a run cannot see what it needs, and where it fails."""
+        if formed is None or 0 in X.shape:
+            return self.run(A, X)
+        xp = namespace_of(X)
+        is_hidden = xp.name == "torch" and any(map(xp.is_traced, (X, *A.arrays())))
+        if is_hidden or xp.is_compiling() or not is_worth(A, X.shape[-1]):
+            return formed() @ X
+        with recording(detailed=True) as reports:
+            Y = self.run(A, X)
+        status = combine([info._status for info in reports])
+        seen = status if isinstance(status, Status) else host_value(xp, status)
+        if seen is None:
+            return _or_formed(xp, reports, status, Y, lambda: formed() @ X)
+        if int(seen) < FIRST_FAILURE or int(seen) == Status.NONFINITE:
+            for info in reports:
+                report(info)
+            return Y
+        message = f"Krylov failed ({Status(int(seen)).name}); the matrix gave the answer"
+        report(
+            Info(Status.FELL_BACK, matvecs=sum(info.matvecs for info in reports), message=message)
+        )
+        return formed() @ X
+
+    def run(self, A: LinearOperator, X: Array) -> Array:
+        """f(A) X by a run; reports how it went."""
         xp, leaves = namespace_of(X), A.arrays()
         if xp.is_compiling():
             raise MethodError(
@@ -109,7 +154,7 @@ class KrylovFunction:
             # In real arithmetic Ritz values on a cut stay there. In complex arithmetic rounding
             # would move each to a side of its own.
             k = X.shape[-1]
-            Y = self(A, xp.concat([xp.real(X), xp.imag(X)], axis=-1))
+            Y = self.run(A, xp.concat([xp.real(X), xp.imag(X)], axis=-1))
             return Y[..., :k] + 1j * Y[..., k:]
         hidden = closed_over(self.f, A)
         # else torch records the run itself
@@ -235,6 +280,22 @@ class KrylovFunction:
         details: Any = {"method": "Krylov", "message": "This was a product for a derivative."}
         info = Info(status, matvecs=steps, error=error, function=self.name, **details)
         return deliver(info, "warn", Y)
+
+
+def _or_formed(
+    xp: Any, reports: list[Info], status: Array, Y: Array, product: Callable[[], Array]
+) -> Array:
+    """Y of a run, or the product with the matrix where the status, which a program has yet to see,
+    is a failure."""
+
+    def by_matrix() -> tuple[Array, Array]:
+        with recording() as inner:
+            found = xp.astype(product(), Y.dtype)
+        return found, xp.asarray(combine([info._status for info in inner]), dtype=status.dtype)
+
+    Y, status = xp.cond(status >= int(FIRST_FAILURE), by_matrix, lambda: (Y, status))
+    report(Info(status, matvecs=sum(info.matvecs for info in reports), method="Krylov"))
+    return Y
 
 
 def _groups(A: LinearOperator, X: Array, vectors: int) -> list[Array]:

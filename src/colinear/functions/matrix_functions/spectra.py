@@ -16,7 +16,7 @@ from ...autodiff.kronecker import Factors, Grid, flat
 from ...backends import Array, namespace_of
 from ...factors.function import KroneckerFunction
 from ...info import Info, recording, report
-from ...methods import Auto
+from ...methods import Auto, Krylov, Method
 from ...operators import (
     Dense,
     Diagonal,
@@ -80,6 +80,12 @@ class Scalar:
     nonnegative: bool = False
     mirrored: bool = False
     exponent: Any = None
+
+    def __reduce__(self) -> Any:
+        """By name, or by the exponent: `of` cannot be pickled."""
+        if self.name in ("exp", "log", "sqrt", "isqrt"):
+            return self.name.upper()
+        return (power_of, (self.exponent,)) if self.name == "power" else super().__reduce__()
 
     @property
     def claims(self) -> int:
@@ -360,3 +366,52 @@ def kronecker_form(A: LinearOperator) -> tuple[LinearOperator, Any, Any] | None:
             C, a, b = inner
             return C, a, b + c
     return None
+
+
+# Whether f(A) is multiplied by runs of a Krylov method, or by its matrix.
+
+
+SMALLEST = 400  # rows from which a run may cost less than f of the matrix
+TYPICAL_STEPS = 100  # of a run, for the choice
+SLOWER = 8  # times that a flop of a run takes as long as one of a dense decomposition, as measured
+
+
+def runs_krylov(A: LinearOperator, f: Any, method: Method) -> str:
+    """Why f(A) is left to products: it is asked for, A is too large to be formed, or one column
+    is cheaper so, and its dtype is known; else an empty string."""
+    if isinstance(method, Krylov):
+        return "asked for"
+    if not isinstance(method, Auto):
+        return ""
+    if is_too_large(A):
+        return "A is too large to be formed"
+    is_known = not f.principal or bool(A.properties & POSITIVE_SEMIDEFINITE)
+    is_free = is_known and f.name != "apply" and not is_half(A.xp, A.dtype) and is_worth(A, 1)
+    if not is_free or not has_dense_eigenvectors(A):
+        return ""
+    return "a column is cheaper than the matrix, which is formed for many"
+
+
+def has_dense_eigenvectors(A: LinearOperator) -> bool:
+    """Whether nothing is known of the eigenvectors of A but that they are a matrix."""
+    if isinstance(A, Scaled):
+        return has_dense_eigenvectors(A.A)
+    if isinstance(A, Sum) and any(
+        isinstance(term, (Identity, ScaledIdentity)) for term in A.operands
+    ):
+        return has_dense_eigenvectors(split_shift(A)[1])
+    known = eig.find(A)
+    return known.is_base or known.name == "eig_tridiagonal"
+
+
+def is_too_large(A: LinearOperator) -> bool:
+    """Whether A has no matrix, and would have too large a one."""
+    return A.shape[-1] > LARGEST_DENSE and not isinstance(A, Dense)
+
+
+def is_worth(A: LinearOperator, columns: int) -> bool:
+    """Whether so many columns of f(A) are expected to cost less by runs than by the matrix."""
+    n = A.shape[-1]
+    run = TYPICAL_STEPS * (A.flops + 4.0 * TYPICAL_STEPS * n)
+    matrix = (10.0 if A.properties & SELF_ADJOINT else 30.0) * float(n) ** 3
+    return n >= SMALLEST and SLOWER * columns * run < matrix

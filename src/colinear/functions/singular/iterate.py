@@ -16,8 +16,9 @@ from ...info import Info, recording, report
 from ...methods import Auto, GolubKahan, Method, RandomizedSVD
 from ...methods.basis import all_finite, every
 from ...methods.singular import golub_kahan, randomized_svd
-from ...operators import Dense, LinearOperator, Product
+from ...operators import Dense, LinearOperator, LowRank, Product, Sum
 from ...operators.autograd import linearised
+from ...operators.sparse_algebra import times, unscaled
 from ...properties import Stiefel
 from ...status import Status
 from ..common import (
@@ -177,30 +178,61 @@ def _run(
 
 
 def gram_pays(A: LinearOperator, k: int) -> bool:
-    """Whether A is a stored matrix, tall and narrow (or wide and low), of which few triplets are
-    asked, and its values can be seen."""
+    """Whether A is a stored matrix, with one of low rank perhaps, tall and narrow (or wide and low),
+    of which few triplets are asked, and its values can be seen."""
     m, n = A.shape[-2:]
-    stored = isinstance(A, Dense) and values_are_seen(A) and not is_half(A.xp, A.dtype)
+    stored = stored_terms(A) is not None and values_are_seen(A) and not is_half(A.xp, A.dtype)
     return stored and 0 < 2 * k <= min(m, n) and max(m, n) >= TALL * min(m, n)
+
+
+def stored_terms(A: LinearOperator) -> tuple[Array, Array, Array] | None:
+    """M, L and R of A = M + L R^H, a stored matrix and one of low rank (of none for a `Dense`);
+    None where A is neither."""
+    if isinstance(A, Dense):
+        return A.A, A.A[..., :0], A.A[..., :0]
+    terms = sorted(A.operands, key=lambda term: not isinstance(term, Dense))
+    if (
+        not isinstance(A, Sum)
+        or len(terms) != 2
+        or A.batch_shape
+        or not isinstance(terms[0], Dense)
+    ):
+        return None
+    c, B = unscaled(terms[1])
+    if not isinstance(B, LowRank):
+        return None
+    left = B.U if B.core is None else A.xp.matmul(B.U, B.core)
+    return terms[0].A, times(c, left), B._right
 
 
 def gram_triplets(A: Any, k: int, method: Method) -> Triplets | None:
     """A^H A = V diag(s^2) V^H and U = A (V diag(1/s)), as that product; None if it is not accurate
     enough.
 
-    Squaring loses (s_1 / s_k)^2 roundings in the values, and as much of the orthogonality of U:
-    where that matters it is refused.
+    Squaring loses (s_1 / s_k)^2 roundings in the values, and as much of the orthogonality of U, with
+    the largest term of a sum in place of s_1: where that matters it is refused.
     """
-    xp, M = A.xp, A.A
-    if M.shape[-2] < M.shape[-1]:
-        flipped = gram_triplets(Dense(adjoint(xp, M)), k, method)
+    xp = A.xp
+    if A.shape[-2] < A.shape[-1]:
+        flipped = gram_triplets(A.H, k, method)
         return None if flipped is None else flipped[::-1]
+    terms = stored_terms(A)
+    assert terms is not None
+    M, L, R = terms
     with ignore_float_errors(xp):
         G = inner_products(xp, M, M)
+        largest = xp.max(xp.abs(G), axis=(-2, -1))
+        if not isinstance(A, Dense):  # (M + L R^H)^H (M + L R^H)
+            cross = xp.matmul(inner_products(xp, M, L), adjoint(xp, R))
+            inner = xp.matmul(xp.matmul(R, inner_products(xp, L, L)), adjoint(xp, R))
+            largest = xp.maximum(largest, xp.max(xp.abs(inner), axis=(-2, -1)))
+            G = G + (cross + adjoint(xp, cross)) + inner
         squares, V = xp.eigh(G)
         squares, V = xp.flip(squares[..., -k:], axis=-1), xp.flip(V[..., -k:], axis=-1)
-        loss = xp.eps(M.dtype) * xp.max(squares[..., 0] / squares[..., -1])
-        if not host_value(xp, loss) <= ORTHOGONAL * math.sqrt(xp.eps(M.dtype) / 2.2e-16):
+        largest = xp.maximum(largest, squares[..., 0])
+        loss = xp.eps(A.dtype) * xp.max(largest / squares[..., -1])
+        limit = ORTHOGONAL * math.sqrt(xp.eps(A.dtype) / 2.2e-16)
+        if not host_value(xp, xp.all(squares > 0) & (loss <= limit)):
             return None
         s = xp.sqrt(squares)
         R = xp.matmul(G, V) - V * squares[..., None, :]  # A^H u - s v = (A^H A v - s^2 v) / s

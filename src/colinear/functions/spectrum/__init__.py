@@ -15,7 +15,7 @@ from ... import autodiff
 from ...backends import Array, matrix_inverse, namespace_of, without_zeros
 from ...dispatch import Choice, check_part, function, rule
 from ...info import Info, report
-from ...methods import EIGEN, SVRG, Arnoldi, Auto, Lanczos, Method, Spectral, fitting
+from ...methods import EIGEN, LOBPCG, SVRG, Arnoldi, Auto, Lanczos, Method, Spectral, fitting
 from ...operators import Kronecker, KroneckerSum, LinearOperator
 from ...operators.kronecker import are_same
 from ...operators.sparse_algebra import evaluate, generators, with_symmetry_of_entries
@@ -113,8 +113,12 @@ def eigenpairs(
     by_eigh = is_hermitian or (is_free and shows_symmetry(A))
     run, like = partial(_dense_pairs, asked, by_eigh), partial(pairs_like, asked)
     if isinstance(iteration, (Spectral, SVRG)):
-        otherwise = run if is_free and is_affordable(A) else None
+        otherwise: Any = run if is_free and is_affordable(A) else None
         why = "a few eigenvalues of a large operator" if is_free else "asked for"
+        if is_free and isinstance(iteration, LOBPCG):
+            why = f"{why}, by its diagonal; else by Lanczos"
+            plain = asked._replace(chosen=Lanczos(tol=chosen.tol, max_iters=chosen.max_iters))
+            otherwise = partial(iterative_pairs, plain, otherwise)
         iterate = lambda: iterative_pairs(asked._replace(chosen=iteration), otherwise)
         cost = lambda: expected_cost(A, asked.k, iteration)
         return Choice(iterate, iteration.name, cost, why, like)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...backends import Array, get, namespace_of, places_like, program, zeros_like
 from ...dispatch import Cost
-from ...methods import SVRG, Arnoldi, Lanczos, Method
+from ...methods import LOBPCG, SVRG, Arnoldi, Lanczos, Method
 from ...operators import (
     Circulant,
     Dense,
@@ -40,7 +40,7 @@ from ..common import (
     values_are_seen,
 )
 from ..solve.inverse import LARGEST_DENSE
-from .shift_invert import is_cheap
+from .shift_invert import is_cheap, suits_jacobi
 
 Pairs = tuple[Array, LinearOperator]
 
@@ -301,6 +301,10 @@ def automatic(asked: Asked) -> Method | None:
     chosen: Any = (Lanczos if is_hermitian else Arnoldi)(tol=auto.tol, max_iters=auto.max_iters)
     if k == 0 or n < SMALLEST or (5 * k > n and affordable):
         return None
+    if asked.which in ("SM", "SA", "SR") and 5 * k <= n and suits_jacobi(A):
+        from ...preconditioners import Jacobi  # made of functions, so it comes after them
+
+        return LOBPCG(tol=auto.tol, max_iters=auto.max_iters, preconditioner=Jacobi())
     if affordable and n <= DIFFERENTIABLE and not values_are_seen(A):
         return None
     if not affordable:

@@ -24,14 +24,18 @@ from ...operators import (
     GaussNewton,
     Hessian,
     Jacobian,
+    KroneckerSum,
     LinearOperator,
     MatrixFree,
     Opaque,
+    Scaled,
     ScaledIdentity,
     Sparse,
+    Sum,
     simplify,
 )
 from ...operators.context import kind_of, split_number
+from ...operators.sparse_algebra import BAND, DIAGONAL, as_sparse
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Stiefel
 from ...status import FIRST_FAILURE, Status
 from ..common import host_value, ignore_float_errors, is_half, to_result_dtype
@@ -50,6 +54,7 @@ LARGE = 1000  # rows from which a factorisation pays for the outermost eigenvalu
 # of the width of the outermost Ritz values, by which the shift is beyond them: first, and if that
 # was not enough
 EDGE = (0.05, 0.5)
+VARIED = 100  # largest to smallest entry of a diagonal from which it preconditions well
 
 
 class Shifted(NamedTuple):
@@ -79,6 +84,21 @@ def inverse_at(A: LinearOperator, shift: complex, form: bool) -> Shifted | None:
     return _inverse(A, shift + step)
 
 
+def assembled(A: LinearOperator) -> LinearOperator:
+    """A as one sparse matrix where it has the entries of Kronecker sums of sparse matrices among
+    others, and is a sum; else A itself."""
+    if A.batch_shape or not isinstance(A, Sum) or not all(map(shows_entries, A.operands)):
+        return A
+    return as_sparse(A)._claim(A.properties)
+
+
+def shows_entries(A: Any) -> bool:
+    """Whether A is sparse or banded, a Kronecker sum of such, or a multiple of one."""
+    if isinstance(A, (Scaled, KroneckerSum)):
+        return all(map(shows_entries, A.operands))
+    return isinstance(A, Sparse | BAND | DIAGONAL)
+
+
 def is_known_by_products(A: LinearOperator) -> bool:
     """Whether a part of A is a function, or hidden by `opaque`."""
     return isinstance(A, FUNCTIONS) or any(map(is_known_by_products, getattr(A, "operands", ())))
@@ -89,11 +109,28 @@ def cheap_inverse(A: LinearOperator) -> Shifted | None:
 
     Of a singular A it is the inverse at a small shift, below the spectrum if A is positive.
     """
-    if isinstance(A, Sparse) and A.properties & POSITIVE_SEMIDEFINITE and fills_in(A):
-        # the inverse would be an iteration, which fails where A is singular; products with A find
-        # its lower end
-        return None
-    return inverse_at(A, 0.0, form=False)
+    # where it fills in the inverse would be an iteration, which fails where A is singular; products
+    # with A find its lower end
+    return None if is_positive_sparse(A) and fills_in(A) else inverse_at(A, 0.0, form=False)
+
+
+def is_positive_sparse(A: LinearOperator) -> bool:
+    """Whether A is one sparse matrix that is known to be positive semidefinite."""
+    return isinstance(A, Sparse) and bool(A.properties & POSITIVE_SEMIDEFINITE)
+
+
+def suits_jacobi(A: Any) -> bool:
+    """Whether A is sparse and positive, its factors would fill in, and its diagonal varies so much
+    that it tells where the small eigenvalues are (that of a traced A is taken to)."""
+    if not is_positive_sparse(A) or A.batch_shape:
+        return False
+    if A.xp.is_traced(A.data):
+        return estimated_fill(A.structure)[0] > FILL
+    on_diagonal = A.structure.rows == A.structure.columns
+    if not on_diagonal.sum() == A.shape[-1] or not fills_in(A):
+        return False
+    d = host_value(A.xp, A.xp.stop_gradient(A.data))[on_diagonal].real
+    return bool(0 < VARIED * d.min() < d.max())
 
 
 def _small_shift(A: LinearOperator) -> float:
