@@ -312,26 +312,34 @@ def solve_sparse(X: Any, form: str, data: Any, structure: Any, positive: bool) -
         return np.reshape(solved, (*batch, *X.shape[-2:]))
     known, lu = structure.memo.get(place, (None, None))
     if known is None or not np.array_equal(known, data):
-        lu = sparse_factors(data, structure, positive) if np.isfinite(data).all() else None
+        is_symmetric = positive or structure.is_symmetric
+        lu = None
+        if np.isfinite(data).all():
+            lu = sparse_factors(data, structure, positive, is_symmetric)
         structure.memo[place] = data.copy(), lu
     return np.full_like(X, np.nan) if lu is None else lu.solve(X, form)
 
 
-def sparse_factors(data: Any, structure: Any, positive: bool) -> SparseLU | None:
-    """The factors in double precision; None if the matrix is singular."""
+def sparse_factors(
+    data: Any, structure: Any, positive: bool, symmetric: bool = False
+) -> SparseLU | None:
+    """The factors in double precision; None if the matrix is singular.
+
+    With a symmetric pattern pivots may stay on the diagonal, and do unless a probe shows that they
+    should not.
+    """
     wide = data.astype(np.result_type(data, np.float64))
     try:
-        lu = SparseLU(wide, structure.indptr, structure.columns, positive)
+        lu = SparseLU(wide, structure.indptr, structure.columns, positive, symmetric)
     except ArithmeticError:  # exactly singular
-        return None
-    if positive:
+        return sparse_factors(data, structure, False) if symmetric else None
+    if positive or symmetric:
         S = stacked_matrix(wide, structure.indptr, structure.columns)
         p = np.cos(np.arange(structure.shape[0]))
         x = lu.factors.solve(p.astype(wide.dtype))
         size = np.linalg.norm(p) + np.abs(wide).max() * np.linalg.norm(x)
         if not np.linalg.norm(S @ x - p) <= PROBE * size:
-            # it was not positive definite after all
-            return sparse_factors(data, structure, positive=False)
+            return sparse_factors(data, structure, False)  # not positive definite after all
     return lu
 
 

@@ -32,11 +32,12 @@ from ...operators import (
 from ...operators.context import kind_of
 from ...operators.rewrites import is_compact
 from ...properties import POSITIVE_SEMIDEFINITE
-from ..common import is_square, to_computing_dtype, values_are_seen
+from ..common import is_square, reaches_host, to_computing_dtype, values_are_seen
 from ..diagonal import diag
 from ..diagonal.bands import last_minor
 from ..solve.cost import sparse_work
 from ..solve.elimination import report_fallback
+from ..solve.families import SMALL_SPARSE
 from . import (
     Determinant,
     in_dtype_of,
@@ -54,7 +55,6 @@ from .rules import by_rows, from_host, rows_of
 # sparse ones have rules for that too.
 
 
-SMALL_SPARSE = 200  # rows below which the dense matrix is as quick where derivatives are recorded
 SPARSE = 10  # times as many entries as are stored a matrix must have to count as sparse there
 LARGE_TOEPLITZ = 512  # rows from which elimination of displacements is faster than LU
 
@@ -95,13 +95,6 @@ def is_sparse_on_host(A: Any) -> bool:
     xp, n = A.xp, A.shape[-1]
     is_sparse = n >= SMALL_SPARSE and SPARSE * A.nnz <= n * n
     return is_sparse and not is_polynomial() and reaches_host(xp, A.data)
-
-
-def reaches_host(xp: Any, x: Array) -> bool:
-    """Whether a program computes with x on the host, or can call it."""
-    if xp.is_compiling() or xp.is_on_device(x):
-        return False
-    return not xp.is_functional or xp.usual_device().platform in xp.HOSTS
 
 
 @rule(slogdet, Sparse, when=is_sparse_on_host, cost=lambda A: Cost(*sparse_work(A)[::2]), like=one)
