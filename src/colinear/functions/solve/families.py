@@ -230,7 +230,8 @@ def report_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> Ar
 # Inverses from values that the host can see: of Toeplitz matrices by fast transforms, of sparse
 # ones by sparse elimination.
 #
-# Under tracing values cannot be seen, and the matrix is formed.
+# Under tracing values cannot be seen, and the matrix is formed; but a program on the CPU calls the
+# host for the elimination of a sparse one.
 
 
 SMALL_SPARSE = 200  # rows below which a program had better form the matrix than call the host
