@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
+import scipy.sparse
 import torch
 from support.frameworks import close, host, normal, spd
 
+import colinear as co
 from colinear import functions as f
 from colinear.errors import BackendError, ConvergenceWarning
 from colinear.operators import (
@@ -26,6 +28,7 @@ from colinear.operators import (
 )
 from colinear.properties import PSD, SelfAdjoint
 from colinear.status import Status
+from colinear.testing import forbid_dense
 
 n = 4
 
@@ -224,3 +227,49 @@ def test_roots_and_logarithms_of_defective_matrices_under_jit_and_their_derivati
         scipy.linalg.sqrtm(jordan + 1e-6 * E).sum() - scipy.linalg.sqrtm(jordan - 1e-6 * E).sum()
     ).real / 2e-6
     np.testing.assert_allclose(np.sum(host(gradient) * E), slope, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", (float, complex))
+def test_sparse_systems_of_a_program_are_eliminated_on_the_host(dtype):
+    rng = np.random.default_rng(0)
+    S = scipy.sparse.random_array((300, 300), density=0.01, rng=rng, dtype=float)
+    S = co.Sparse(scipy.sparse.csr_array(S + 4 * scipy.sparse.eye_array(300)))
+    values = S.data + 0.1j * rng.standard_normal(S.nnz) if dtype is complex else S.data
+    data, structure = jnp.asarray(values), S.structure
+    b, d = jnp.asarray(rng.standard_normal(300)), jnp.asarray(rng.uniform(0.1, 1, 300))
+    rules = []
+
+    def ours(data, d, b):
+        A = co.Sparse.from_parts(data, structure) + co.Diagonal(d)
+        rules.extend(co.explain(co.solve, A).rules)
+        return co.solve(A, b)
+
+    def dense(data, d, b):
+        M = jnp.zeros((300, 300), data.dtype).at[structure.rows, structure.columns].set(data)
+        return jnp.linalg.solve(M + jnp.diag(d), b)
+
+    loss = lambda f: lambda data, d, b: jnp.sum(jnp.abs(f(data, d, b)) ** 2)
+    tol = 1e-8 if data.dtype.itemsize >= 8 * (1 + (dtype is complex)) else 2e-3
+    program, gradient = jax.jit(ours), jax.jit(jax.grad(loss(ours), (0, 1, 2)))
+    with forbid_dense(300 * 300 - 1):
+        for _ in range(3):  # compiled once, called again
+            x, found = program(data, d, b), gradient(data, d, b)
+        several = jax.jit(jax.vmap(ours, (0, None, None)))(jnp.stack([data, 2 * data]), d, b)
+    assert "inv_sparse" in rules
+    np.testing.assert_allclose(x, dense(data, d, b), rtol=tol, atol=tol)
+    np.testing.assert_allclose(several[1], dense(2 * data, d, b), rtol=tol, atol=tol)
+    for a, e in zip(found, jax.grad(loss(dense), (0, 1, 2))(data, d, b), strict=True):
+        np.testing.assert_allclose(a, e, rtol=tol, atol=tol)
+
+
+def test_a_singular_sparse_system_of_a_program_is_reported():
+    S = co.Sparse(scipy.sparse.csr_array(scipy.sparse.eye_array(300)))
+    data = jnp.asarray(np.where(np.arange(300) == 7, 0.0, 1.0))
+
+    @jax.jit
+    def program(data):
+        return co.solve(co.Sparse.from_parts(data, S.structure), jnp.ones(300), info=True)
+
+    assert program(data)[1].failed
+    assert program(data * jnp.nan)[1].failed
+    assert not program(data + 1)[1].failed

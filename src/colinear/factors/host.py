@@ -5,18 +5,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..autodiff.implicit import CONJUGATED, TRANSPOSED
 from ..backends import Array, namespace_of, zeros_like
-from ..methods.structured import of_pivots, parity
-from ..operators import Diagonal, LinearOperator, Product, Scaled, Sum
-from ..operators.context import Context, broadcast_batches
+from ..methods.structured import (
+    BLOCK_COLUMNS,
+    of_pivots,
+    parity,
+    solve_sparse,
+    sparse_inverse_entries,
+    sparse_slogdet,
+)
+from ..operators import Diagonal, LinearOperator, Product, Scaled, Sparse, Sum
+from ..operators.context import Context, broadcast_batches, kind_of
+from ..operators.tree import Index
 from ..operators.unitary import good_length, pad_end
 from ..properties import SELF_ADJOINT, SYMMETRIC
-from .inverse import TURNED, conjugate_parts, in_batch_of, multiply_on_host, transpose_parts
+from .inverse import (
+    TURNED,
+    Implicit,
+    conjugate_parts,
+    differentiate_determinant,
+    in_batch_of,
+    multiply_on_host,
+    transpose_parts,
+)
 from .structured import FourierFactor
 
 # Inverses from factors that were made on the host: sparse elimination, and Toeplitz matrices by
@@ -78,6 +94,83 @@ def _determinant(factor: FixedFactor, pivots: Any, orders: list[Any]) -> tuple[A
         xp.asarray(sign, dtype=factor.dtype, device=device),
         xp.asarray(logarithm.real, dtype=xp.real_dtype(factor.dtype), device=device),
     )
+
+
+def slogdet_on_host(A: Any, positive: bool) -> tuple[Array, Array]:
+    """The sign and the logarithm of |det A| of a sparse A, found on the host also from within a
+    program, with derivatives of any order."""
+    xp, structure = A.xp, A.structure
+
+    def each_on_host(f: Callable, X: Array, data: Array) -> Array:
+        def on_host(X: Any, data: Any) -> Any:
+            rows = [f(row, structure, positive) for row in data.reshape(-1, structure.nnz)]
+            return np.reshape(rows, X.shape).astype(X.dtype)
+
+        return xp.map_on_host(on_host, X, data)
+
+    def value(data: Array) -> tuple[Array, Array]:
+        pairs = each_on_host(sparse_slogdet, zeros_like(xp, data, (*data.shape[:-1], 2)), data)
+        return pairs[..., 0], xp.real(pairs[..., 1])
+
+    def entries(data: Array) -> Array:
+        return each_on_host(sparse_inverse_entries, data, data)
+
+    def change(primals: tuple, tangents: tuple, output: Any) -> Array:
+        """-(A^-1 dA A^-1)_ji, the change of (A^-1)_ji, for each entry a_ij."""
+        S, dS = (Sparse.from_parts(x, structure) for x in (*primals, *tangents))
+        Z = Implicit._of(S, SparseInverse._of(S.data, SparseSolver(structure, positive), "N"), None)
+        n, starts, found = A.shape[-1], structure.indptr, []
+        for first in range(0, n, BLOCK_COLUMNS):
+            last = min(first + BLOCK_COLUMNS, n)
+            block = xp.asarray(np.eye(n, last - first, -first), **kind_of(S))
+            block = xp.broadcast_to(block, (*S.batch_shape, *block.shape))
+            entries = slice(starts[first], starts[last])
+            places = (
+                Index(each).on(xp, xp.device_of(S.data))
+                for each in (structure.columns[entries], structure.rows[entries] - first)
+            )
+            found.append((Z @ (dS @ (Z @ block)))[(..., *places)])
+        return -xp.concat(found, axis=-1)
+
+    def adjoint_inverse(data: Array) -> Array:
+        return xp.conj(xp.custom_derivative(entries, change, ranks=(1,))(data))
+
+    return differentiate_determinant(xp, value, adjoint_inverse, (1,), A.data)
+
+
+class SparseSolver(NamedTuple):
+    """Solves with the sparse matrices of one pattern, on the host."""
+
+    structure: Any
+    positive: bool
+
+    def solve(self, X: Any, form: str, data: Any) -> Any:
+        """A^-1 X, or what `form` says, for the values of A."""
+        return solve_sparse(X, form, data, *self)
+
+
+class SparseInverse(LinearOperator):
+    """The inverse of a sparse matrix whose values only a running program knows: the host factors
+    it when it is multiplied by."""
+
+    data: Array
+    solver: SparseSolver
+    form: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.data.shape[:-1], *self.solver.structure.shape)
+
+    def _transpose(self) -> LinearOperator:
+        return self._replace(form=TRANSPOSED[self.form])
+
+    def _conj(self) -> LinearOperator:
+        return self._replace(form=CONJUGATED[self.form])
+
+    def _matmat(self, X: Array) -> Array:
+        xp = namespace_of(X)
+        X = xp.astype(in_batch_of(self, X), xp.result_type(X.dtype, self.dtype))
+        return multiply_on_host(self.solver, self.form, X, self.data)
 
 
 def gohberg_semencul(xp: Any, x: Array, y: Array) -> LinearOperator:

@@ -150,8 +150,21 @@ def _slogdet(A: Array, solver: Any) -> tuple[Array, Array]:
     def adjoint_inverse(A: Array, *arrays: Array) -> Array:
         return Implicit._of(Dense._of(A), solver.with_arrays(arrays), None).H._to_dense()
 
+    arrays = solver.arrays()
+    ranks = (2, *(x.ndim - batch for x in arrays))
+    return differentiate_determinant(xp, value, adjoint_inverse, ranks, A, *arrays)
+
+
+def differentiate_determinant(
+    xp: Any, value: Callable, adjoint_inverse: Callable, ranks: tuple[int, ...], *arrays: Array
+) -> tuple[Array, Array]:
+    """The sign and log|det A| that `value(*arrays)` finds, of which the first array holds entries
+    of A, with the derivative tr(A^-1 dA): `adjoint_inverse(*arrays)` gives A^-H in the same
+    places."""
+    axes = tuple(range(-ranks[0], 0))
+
     def push(primals: tuple, tangents: tuple, output: Any) -> tuple[Array, Array]:
-        z = xp.sum(xp.conj(adjoint_inverse(*primals)) * tangents[0], axis=(-2, -1))  # tr(A^-1 dA)
+        z = xp.sum(xp.conj(adjoint_inverse(*primals)) * tangents[0], axis=axes)  # tr(A^-1 dA)
         sign = output[0]
         return sign * 1j * xp.imag(z) if xp.is_complex(sign) else sign * 0 * z, xp.real(z)
 
@@ -159,11 +172,10 @@ def _slogdet(A: Array, solver: Any) -> tuple[Array, Array]:
         g = cotangents[1]
         if xp.is_complex(output[0]):
             g = g - 1j * xp.imag(xp.conj(cotangents[0]) * output[0])
-        return g[..., None, None] * adjoint_inverse(*primals), *(None,) * (len(primals) - 1)
+        g = xp.reshape(g, (*g.shape, *(1,) * len(axes)))
+        return g * adjoint_inverse(*primals), *(None,) * (len(primals) - 1)
 
-    arrays = solver.arrays()
-    ranks = (2, *(x.ndim - batch for x in arrays))
-    sign, logarithm = xp.custom_derivative(value, push, pull, ranks)(A, *arrays)
+    sign, logarithm = xp.custom_derivative(value, push, pull, ranks)(*arrays)
     return sign, logarithm
 
 
@@ -176,24 +188,32 @@ def differentiable(xp: Any, make: Any, A: Array) -> Any:
     return Implicit._of(Dense._of(A), factor, None), *more
 
 
-def multiply_on_host(solver: Any, form: str, X: Array) -> Array:
-    """`solver.solve(X, form)`, for a matrix that only the host can multiply by; differentiable in
-    X.
+def multiply_on_host(solver: Any, form: str, X: Array, *constants: Array) -> Array:
+    """`solver.solve(X, form, *constants)`, for a matrix that only the host can multiply by;
+    differentiable in X.
 
     `form` says what of the solver's matrix it is: itself ("N"), its transpose ("T"), adjoint ("H")
     or conjugate ("C").
     """
     xp = namespace_of(X)
 
-    def multiply(form: str, x: tuple[Array]) -> tuple[Array]:
-        return (xp.map_on_host(lambda B: solver.solve(B, form).astype(B.dtype), *x),)
+    def multiply(form: str, x: tuple[Array], *constants: Array) -> tuple[Array]:
+        def on_host(B: Any, *others: Any) -> Any:
+            return solver.solve(B, form, *others).astype(B.dtype)
 
-    if not xp.is_differentiated(X):
-        return multiply(form, (X,))[0]
+        return (xp.map_on_host(on_host, *x, *constants),)
+
+    if not xp.is_differentiated(X, *constants):
+        return multiply(form, (X,), *constants)[0]
     forward, backward = (
         functools.partial(multiply, each) for each in (form, CONJUGATED[TRANSPOSED[form]])
     )
-    return xp.linear_rule(LinearMap(xp, forward, backward, lambda constants: (2,)), (X,))[0]
+    ranks = 2, *(1,) * len(constants)
+    return xp.linear_rule(
+        LinearMap(xp, forward, backward, lambda constants: ranks),
+        (X,),
+        tuple(map(xp.stop_gradient, constants)),
+    )[0]
 
 
 class Inverse(LinearOperator):

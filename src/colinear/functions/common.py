@@ -147,6 +147,13 @@ def values_are_seen(A: LinearOperator) -> bool:
     return not A.xp.hides_values or not is_traced_or_differentiated(A.xp, *A.arrays())
 
 
+def reaches_host(xp: Any, x: Array) -> bool:
+    """Whether a program computes with x on the host, or can call it."""
+    if xp.is_compiling() or xp.is_on_device(x):
+        return False
+    return not xp.is_functional or xp.usual_device().platform in xp.HOSTS
+
+
 def host_value(xp: Any, x: Array) -> Any:
     """The values on the host, None under tracing. A device is waited for: see `seen_value`."""
     values = xp.peek(x)

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from .sparse_direct import HostFactor, SparseLU
+from .sparse_direct import HostFactor, SparseLU, stacked_matrix
 
 LEVINSON = 1024  # rows up to which the recursion is the faster one
 MOST_ITERATIONS = 400
 TOLERANCE = 1e-13  # of the residual: what is left is removed by the refinement of the solutions
+BLOCK_COLUMNS = 128  # of an inverse, found together
 PROBE = 1e-8  # residual of a vector, relative, from which factors are not those of the matrix
 
 
@@ -278,27 +279,83 @@ def banded_slogdet(diagonals: Any, offsets: tuple[int, ...], n: int) -> tuple[An
 def sparse_slogdet(data: Any, structure: Any, positive: bool) -> tuple[Any, Any]:
     """By SuperLU; of a positive definite matrix with pivots on the diagonal, which keeps the
     factors sparser."""
-    from scipy.sparse import csr_array
-
-    wide = data.astype(np.result_type(data, np.float64))
-    S = csr_array((wide, structure.columns, structure.indptr), shape=structure.shape)
-    if not np.isfinite(wide).all():
+    if not np.isfinite(data).all():
         return np.nan, np.nan
     if structure.is_triangular:
+        S = stacked_matrix(data, structure.indptr, structure.columns)
         return of_pivots(S.diagonal())
-
-    try:
-        factors = SparseLU(wide, structure.indptr, structure.columns, positive).factors
-        if positive:
-            p = np.cos(np.arange(structure.shape[0]))
-            x = factors.solve(p.astype(wide.dtype))
-            size = np.linalg.norm(p) + np.abs(wide).max() * np.linalg.norm(x)
-            if not np.linalg.norm(S @ x - p) <= PROBE * size:
-                # it was not positive definite after all
-                return sparse_slogdet(data, structure, positive=False)
-    except ArithmeticError:  # exactly singular
+    lu = sparse_factors(data, structure, positive)
+    if lu is None:
         return 0.0, -np.inf
+    factors = lu.factors
     return of_pivots(factors.U.diagonal(), parity(factors.perm_r) * parity(factors.perm_c))
+
+
+def sparse_inverse_entries(data: Any, structure: Any, positive: bool) -> Any:
+    """(A^-1)_ji for each entry a_ij of a sparse matrix, by solves with blocks of columns; NaN if A
+    is singular."""
+    found = np.full(structure.nnz, np.nan, np.result_type(data, np.float64))
+    lu = sparse_factors(data, structure, positive) if np.isfinite(data).all() else None
+    if lu is None:
+        return found
+    n, starts = structure.shape[0], structure.indptr
+    for first in range(0, n, BLOCK_COLUMNS):
+        last = min(first + BLOCK_COLUMNS, n)
+        block = np.zeros((n, last - first), found.dtype)
+        block[np.arange(first, last), np.arange(last - first)] = 1
+        entries = slice(starts[first], starts[last])
+        rows, columns = structure.rows[entries], structure.columns[entries]
+        found[entries] = lu.solve_columns(block, "N")[columns, rows - first]
+    return found
+
+
+def solve_sparse(X: Any, form: str, data: Any, structure: Any, positive: bool) -> Any:
+    """A^-1 X, or what `form` says, for X (*batch, n, k) and the values of A, (*batch, nnz), that come
+    with each call, as from a program; NaN where A is singular.
+
+    The factors of the last matrix stay with its pattern: a program that asks twice makes them once.
+    """
+    batch, place = data.shape[:-1], ("latest", positive)
+    if batch:
+        batch = np.broadcast_shapes(batch, X.shape[:-2])
+        values = np.broadcast_to(data, (*batch, data.shape[-1])).reshape(-1, data.shape[-1])
+        blocks = np.broadcast_to(X, (*batch, *X.shape[-2:])).reshape(-1, *X.shape[-2:])
+        solved = [
+            solve_sparse(*each, structure, positive)
+            for each in zip(blocks, [form] * len(blocks), values, strict=True)
+        ]
+        return np.reshape(solved, (*batch, *X.shape[-2:]))
+    known, lu = structure.memo.get(place, (None, None))
+    if known is None or not np.array_equal(known, data):
+        is_symmetric = positive or structure.is_symmetric
+        lu = None
+        if np.isfinite(data).all():
+            lu = sparse_factors(data, structure, positive, is_symmetric)
+        structure.memo[place] = data.copy(), lu
+    return np.full_like(X, np.nan) if lu is None else lu.solve(X, form)
+
+
+def sparse_factors(
+    data: Any, structure: Any, positive: bool, symmetric: bool = False
+) -> SparseLU | None:
+    """The factors in double precision; None if the matrix is singular.
+
+    With a symmetric pattern pivots may stay on the diagonal, and do unless a probe shows that they
+    should not.
+    """
+    wide = data.astype(np.result_type(data, np.float64))
+    try:
+        lu = SparseLU(wide, structure.indptr, structure.columns, positive, symmetric)
+    except ArithmeticError:  # exactly singular
+        return sparse_factors(data, structure, False) if symmetric else None
+    if positive or symmetric:
+        S = stacked_matrix(wide, structure.indptr, structure.columns)
+        p = np.cos(np.arange(structure.shape[0]))
+        x = lu.factors.solve(p.astype(wide.dtype))
+        size = np.linalg.norm(p) + np.abs(wide).max() * np.linalg.norm(x)
+        if not np.linalg.norm(S @ x - p) <= PROBE * size:
+            return sparse_factors(data, structure, False)  # not positive definite after all
+    return lu
 
 
 def toeplitz_slogdet(col: Any, row: Any) -> tuple[Any, Any, bool]:

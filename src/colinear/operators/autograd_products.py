@@ -134,8 +134,8 @@ def _multiply(A: Any, X: Array, is_adjoint: bool = False) -> Array:
     """A X or A^H X by the framework's transforms; where f has not the derivatives that these need,
     by its graph.
 
-    Two derivatives, one of the other, are half the work by the graph in torch, if nothing is
-    recorded.
+    In torch the graph comes first, if nothing is recorded: forward mode takes twice as long, and so
+    do two derivatives, one of the other.
     """
     xp = namespace_of(X)
     recorded = xp.is_differentiated(X, *A.arrays())
@@ -149,10 +149,9 @@ def _multiply(A: Any, X: Array, is_adjoint: bool = False) -> Array:
             return None
         return (kept.pull, kept.pull_dtype) if is_adjoint else (kept.push, kept.push_dtype)
 
-    is_second = not hasattr(A, "_pull")  # Jacobians alone are pulled back
-    is_first = xp.name == "torch" and not recorded and is_second
+    is_graph_first = xp.name == "torch" and not recorded
     failure: Exception | None = None
-    for way in (by_graph, by_transforms) if is_first else (by_transforms, by_graph):
+    for way in (by_graph, by_transforms) if is_graph_first else (by_transforms, by_graph):
         try:
             found = way()
             if found is not None:

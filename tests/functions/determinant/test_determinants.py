@@ -442,3 +442,92 @@ def test_one_matrix_of_a_batch_does_not_spoil_the_others(rng):
         for i in (0, 2):
             expected = np.linalg.slogdet(A.to_dense()[i])
             np.testing.assert_allclose((sign[i], logarithm[i]), expected, rtol=1e-12)
+
+
+def _grid(dtype: Any, is_positive: bool) -> tuple[Any, Any]:
+    """Values and pattern of a sparse matrix of 225 rows."""
+    line = scipy.sparse.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(15, 15))
+    eye = scipy.sparse.eye_array(15)
+    S = co.Sparse(
+        scipy.sparse.csr_array(scipy.sparse.kron(line, eye) + scipy.sparse.kron(eye, line))
+    )
+    noise = np.random.default_rng(0).standard_normal((2, S.nnz))
+    data = S.data if is_positive else S.data + noise[0]
+    return (data + 1j * noise[1] * (not is_positive) if dtype is complex else data).astype(
+        dtype
+    ), S.structure
+
+
+@pytest.mark.parametrize("dtype", (float, complex))
+@pytest.mark.parametrize("is_positive", (True, False))
+def test_gradient_of_a_sparse_logdet_forms_no_matrix_in_torch(dtype, is_positive):
+    torch = pytest.importorskip("torch")
+    data, structure = _grid(dtype, is_positive)
+    rows, columns = (torch.tensor(x.astype(int)) for x in (structure.rows, structure.columns))
+
+    def ours(data: Any) -> Any:
+        A = co.Sparse.from_parts(data, structure)
+        return co.logdet(co.PD(A) if is_positive else A)
+
+    def dense(data: Any) -> Any:
+        return torch.linalg.slogdet(
+            torch.zeros(225, 225, dtype=data.dtype).index_put((rows, columns), data)
+        )[1]
+
+    def derivatives(loss: Any) -> tuple[Any, Any]:
+        x = torch.tensor(data, requires_grad=True)
+        first = torch.autograd.grad(loss(x), x, create_graph=True)[0]
+        weights = torch.linspace(-1, 1, len(x), dtype=torch.float64)
+        return first.detach(), torch.autograd.grad((first * weights).real.sum(), x)[0]
+
+    x = torch.tensor(data, requires_grad=True)
+    assert "slogdet_sparse" in co.explain(co.logdet, co.Sparse.from_parts(x, structure)).rules
+    with forbid_dense(225 * 225 - 1):
+        found = derivatives(ours)
+    for a, b in zip(found, derivatives(dense), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
+    if dtype is float:
+        two = torch.stack([x.detach(), 2 * x.detach()])
+        torch.testing.assert_close(
+            torch.func.vmap(torch.func.grad(ours))(two),
+            torch.func.vmap(torch.func.grad(dense))(two),
+        )
+
+
+@pytest.mark.parametrize("dtype", (float, complex))
+@pytest.mark.parametrize("is_positive", (True, False))
+def test_gradient_of_a_sparse_logdet_forms_no_matrix_in_jax(dtype, is_positive):
+    jax = pytest.importorskip("jax")
+    data, structure = _grid(dtype, is_positive)
+    data = jax.numpy.asarray(data)
+    tol = 1e-8 if data.dtype.itemsize >= 8 * (1 + (dtype is complex)) else 2e-3
+
+    def ours(data: Any) -> Any:
+        A = co.Sparse.from_parts(data, structure)
+        return co.logdet(co.PD(A) if is_positive else A)
+
+    def dense(data: Any) -> Any:
+        M = jax.numpy.zeros((225, 225), data.dtype).at[structure.rows, structure.columns].set(data)
+        return jax.numpy.linalg.slogdet(M)[1]
+
+    with forbid_dense(225 * 225 - 1):
+        value, gradient = jax.jit(jax.value_and_grad(ours))(data)
+        each = jax.vmap(jax.grad(ours))(jax.numpy.stack([data, 2 * data]))
+        _, second = jax.jvp(jax.grad(ours), (data,), (data,))
+    for a, b in (
+        (value, dense(data)),
+        (gradient, jax.grad(dense)(data)),
+        (each[1], gradient / 2),
+        (second, -gradient),  # the gradient is homogeneous of degree -1
+    ):
+        np.testing.assert_allclose(a, b, rtol=tol, atol=tol)
+
+
+def test_gradient_of_a_singular_sparse_logdet_is_no_number():
+    torch = pytest.importorskip("torch")
+    data, structure = _grid(float, True)
+    x = torch.tensor(np.where(structure.rows == 7, 0, data), requires_grad=True)
+    with pytest.warns(co.DerivativeWarning):
+        value = co.logdet(co.Sparse.from_parts(x, structure))
+    assert float(value.detach()) == -np.inf
+    assert torch.autograd.grad(value, x)[0].isnan().all()

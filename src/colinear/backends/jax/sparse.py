@@ -63,9 +63,10 @@ def _indices(structure: Any) -> tuple[Any, ...]:
     written into programs as literals."""
     found = structure.memo.get("jax")
     if found is None:
-        # concrete arrays even inside a trace, so that they can be kept
+        # concrete arrays even inside a trace, so that they can be kept (by jnp.asarray they would
+        # be traced in a linear_transpose)
         with jax.ensure_compile_time_eval():
-            found = tuple(jnp.asarray(x) for x in _layout(structure))
+            found = tuple(jax.device_put(x) for x in _layout(structure))
         structure.memo["jax"] = found
     return found
 

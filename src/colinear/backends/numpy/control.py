@@ -125,10 +125,10 @@ def linear_rule(rule: Any, x: tuple, constants: tuple = (), like: tuple | None =
     return tuple(rule.apply(x, constants))
 
 
-def map_on_host(f: Callable, X: Any) -> Any:
-    """`f(X)` of NumPy arrays, of the shape and dtype of X, with any leading dimensions; it has
-    no derivatives."""
-    return f(X)
+def map_on_host(f: Callable, X: Any, *others: Any) -> Any:
+    """`f(X)`, or `f(X, *others)`, of NumPy arrays, of the shape and dtype of X, with any leading
+    dimensions; it has no derivatives."""
+    return f(X, *others)
 
 
 # recurrences

@@ -203,7 +203,7 @@ def tells_sides() -> builtins.bool:
     return not torch.compiler.is_compiling() or sides_are_known()
 
 
-def map_on_host(f: Callable, X: Any) -> Any:
-    """`f(X)` of NumPy arrays, of the shape and dtype of X, with any leading dimensions; it has
-    no derivatives."""
-    return asarray(f(to_numpy(X)), device=X.device)
+def map_on_host(f: Callable, X: Any, *others: Any) -> Any:
+    """`f(X)`, or `f(X, *others)`, of NumPy arrays, of the shape and dtype of X, with any leading
+    dimensions; it has no derivatives."""
+    return asarray(f(to_numpy(X), *map(to_numpy, others)), device=X.device)

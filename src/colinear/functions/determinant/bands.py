@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ...autodiff.determinants import slogdet_of_diagonal
+from ...autodiff.determinants import is_polynomial, slogdet_of_diagonal
 from ...backends import Array
 from ...dispatch import Cost, rule
+from ...factors.host import slogdet_on_host
 from ...methods.structured import (
     banded_slogdet,
     sparse_slogdet,
@@ -31,21 +32,30 @@ from ...operators import (
 from ...operators.context import kind_of
 from ...operators.rewrites import is_compact
 from ...properties import POSITIVE_SEMIDEFINITE
-from ..common import is_square, values_are_seen
+from ..common import is_square, reaches_host, to_computing_dtype, values_are_seen
 from ..diagonal import diag
 from ..diagonal.bands import last_minor
 from ..solve.cost import sparse_work
 from ..solve.elimination import report_fallback
-from . import Determinant, one, report_determinant, sign_and_logarithm, slogdet
+from ..solve.families import SMALL_SPARSE
+from . import (
+    Determinant,
+    in_dtype_of,
+    one,
+    report_determinant,
+    sign_and_logarithm,
+    slogdet,
+)
 from .rules import by_rows, by_tables, from_host, rows_of
 
 # Determinants by elimination on the host: of tridiagonal, banded, sparse and Toeplitz matrices.
 # More rules of `slogdet`.
 #
-# Under tracing, and where derivatives are recorded, the base case takes them; tridiagonal ones
-# have a rule for that too.
+# Under tracing, and where derivatives are recorded, the base case takes them; tridiagonal and
+# sparse ones have rules for that too.
 
 
+SPARSE = 10  # times as many entries as are stored a matrix must have to count as sparse there
 LARGE_TOEPLITZ = 512  # rows from which elimination of displacements is faster than LU
 
 
@@ -77,16 +87,25 @@ def slogdet_banded(A: Any, method: Any) -> Determinant:
     return by_tables(A, lambda *tables: banded_slogdet(tables, A.offsets, A.n), *A.diagonals)
 
 
-def is_square_and_seen(A: LinearOperator) -> bool:
-    """Whether A is square and its numbers can be seen."""
-    return is_square(A) and values_are_seen(A)
+def is_sparse_on_host(A: Any) -> bool:
+    """Whether A is square, and its numbers can be seen; or a program reaches the host, where
+    derivatives of elimination are cheaper than those of a dense matrix."""
+    if not is_square(A) or values_are_seen(A):
+        return is_square(A)
+    xp, n = A.xp, A.shape[-1]
+    is_sparse = n >= SMALL_SPARSE and SPARSE * A.nnz <= n * n
+    return is_sparse and not is_polynomial() and reaches_host(xp, A.data)
 
 
-@rule(slogdet, Sparse, when=is_square_and_seen, cost=lambda A: Cost(*sparse_work(A)[::2]), like=one)
+@rule(slogdet, Sparse, when=is_sparse_on_host, cost=lambda A: Cost(*sparse_work(A)[::2]), like=one)
 def slogdet_sparse(A: Any, method: Any) -> Determinant:
     """det S = ± ∏ u_ii for P S Q = L U, which stay sparse"""
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
-    return by_rows(A, lambda data: sparse_slogdet(data, A.structure, positive), A.data)
+    if values_are_seen(A):
+        return by_rows(A, lambda data: sparse_slogdet(data, A.structure, positive), A.data)
+    data = to_computing_dtype(A.xp, A.data)
+    found = slogdet_on_host(A._replace(data=data), positive)
+    return report_determinant(A.xp, *in_dtype_of(A, *found))
 
 
 def is_large_and_seen(A: LinearOperator) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from ...backends import Array
 from ...dispatch import Cost, perform, rule
 from ...factors.dense import TriangularFactor, probe_of
-from ...factors.host import FixedFactor, gohberg_semencul
+from ...factors.host import FixedFactor, SparseInverse, SparseSolver, gohberg_semencul
 from ...factors.inverse import Implicit, Inverse
 from ...factors.structured import BandedFactor, FourierFactor, TridiagonalFactor, lapack_band
 from ...info import Info, recording, report
@@ -40,6 +40,7 @@ from ...operators import (
 from ...operators.banded import band_widths
 from ...operators.rewrites import is_compact
 from ...operators.toeplitz import periodic_column
+from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status, is_unseen
 from ..common import (
     MARGIN,
@@ -47,6 +48,7 @@ from ..common import (
     identity_like,
     ignore_float_errors,
     largest_rank,
+    reaches_host,
     reciprocal,
     reciprocal_spectrum,
     report_all,
@@ -217,9 +219,11 @@ def report_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> Ar
 # Inverses from values that the host can see: of Toeplitz matrices by fast transforms, of sparse
 # ones by sparse elimination.
 #
-# Under tracing values cannot be seen, and the matrix is formed.
+# Under tracing values cannot be seen, and the matrix is formed; but a program on the CPU calls the
+# host for the elimination of a sparse one.
 
 
+SMALL_SPARSE = 200  # rows below which a program had better form the matrix than call the host
 SMALL_TOEPLITZ = 32  # rows below which nothing is faster than the matrix
 NARROW_BAND = 32  # diagonals up to which elimination beats the Fourier transform
 
@@ -339,10 +343,25 @@ def inv_filling_sparse(A: Any, method: Any) -> LinearOperator:
     return Inverse(A, attempts(with_symmetry_of_entries(A), method))
 
 
+def is_sparse_in_program(A: Any, method: Any = None) -> bool:
+    """Whether A is square and sparse, only a running program knows its values, the program can
+    call the host, and elimination is expected to be cheaper than an iteration."""
+    if not (A.xp.is_traced(A.data) and is_automatic(method)):
+        return False
+    n = A.shape[-1]
+    is_sparse = A.shape[-2] == n >= SMALL_SPARSE and 4 * A.nnz <= n * n
+    return is_sparse and reaches_host(A.xp, A.data) and not prefers_iteration(A, sparse_work(A))
+
+
+def is_eliminated_on_host(A: Any, method: Any = None) -> bool:
+    """Whether the host eliminates A, now or when a program runs."""
+    return is_sparse_and_seen(A) or is_sparse_in_program(A, method)
+
+
 @rule(
     inv,
     Sparse,
-    when=is_sparse_and_seen,
+    when=is_eliminated_on_host,
     cost=lambda A: Cost(*sparse_work(A)[::2]),
     like=identity_like,
     direct=True,
@@ -351,6 +370,11 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
     """S^-1 b by sparse elimination, the rows and columns in an order that keeps the factors
     sparse"""
     xp, structure = A.xp, A.structure
+    if xp.is_traced(A.data):
+        solver = SparseSolver(structure, bool(A.properties & POSITIVE_SEMIDEFINITE))
+        in_program = SparseInverse._of(to_computing_dtype(xp, A.data), solver, "N")
+        report_growth(A, in_program, (A.data,))
+        return Inverse(A, Implicit._of(A, in_program, None))
     values = np.asarray(host_value(xp, to_computing_dtype(xp, A.data)))
     if not np.isfinite(values).all():
         return no_inverse(A, Info(Status.NONFINITE, method="SuperLU"))
