@@ -18,7 +18,8 @@ from ...methods.basis import all_finite, every
 from ...methods.singular import golub_kahan, randomized_svd
 from ...operators import Dense, LinearOperator, LowRank, Product, Sum
 from ...operators.autograd import linearised
-from ...operators.sparse_algebra import times, unscaled
+from ...operators.scaled import unscaled
+from ...operators.sparse_algebra import times
 from ...properties import Stiefel
 from ...status import Status
 from ..common import (
