@@ -246,7 +246,7 @@ def test_in_jax():
         ("convolution of a line", co.lu, ["matrix_of_line", "lu_banded"]),
         ("convolution of a grid", co.slogdet, ["sparse_of_convolution", "slogdet_sparse"]),
         ("scattered bands", co.lu, ["sum_of_sparse", "sparse_of_scattered", "lu_sparse"]),
-        ("beside identities", co.eig, ["sum_beside_identities", "eig_kronecker"]),
+        ("beside identities", co.eig, ["eig_polynomial_of_factors", "Eigh", "Eigh"]),
         ("terms of low rank", co.inv, ["sum_of_simplified", "woodbury"]),
     ],
 )

@@ -190,7 +190,8 @@ class LinearOperator(Tree, Protocols):
                 return place["_context"]
             xp = namespace_of(only)
             if xp is not None and xp.is_floating(only):
-                self.__dict__.update(xp=xp, dtype=only.dtype)  # found on the way
+                if not xp.is_compiling():
+                    self.__dict__.update(xp=xp, dtype=only.dtype)  # found on the way
                 return Context(xp.name, only.dtype, xp.device_of(only))
         told = getattr(self, "context", None)
         if isinstance(told, Context):
