@@ -517,11 +517,11 @@ def _smallest(values: Any) -> Any:
 
 def _lobpcg(values: Any) -> Any:
     S = _matrix(values)
-    X, d = np.eye(S.shape[0], 4), S.diagonal()
-    found = sla.lobpcg(
-        S, X, M=sla.LinearOperator(S.shape, lambda x: x / d, matmat=lambda X: X / d[:, None]),
-        largest=False, tol=1e-8, maxiter=200,
-    )  # fmt: skip
+    X, M = (
+        np.random.default_rng(0).standard_normal((S.shape[0], 4)),
+        sp.diags_array(1 / S.diagonal()),
+    )
+    found = sla.lobpcg(S, X, M=M, largest=False, tol=1e-8, maxiter=200)
     return np.sort(found[0])[:2]
 
 
