@@ -99,7 +99,8 @@ def cost(A: Any) -> float:
         lower, upper = max(0, -min(A.offsets)), max(0, *A.offsets)
         return min(INDIRECT * 2 * n * (lower + 1) * (lower + upper + 1), _formed(A))
     if isinstance(A, Sparse):
-        return min(sparse_work(A).work, _formed(A))
+        # the fill is estimated as of a grid; what is scattered at random has far less
+        return min(sparse_work(A).work / 2, _formed(A))
     return _formed(A)
 
 

@@ -182,8 +182,8 @@ def test_shifts_of_kronecker_sums_compile() -> None:
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 def test_lowest_pairs_of_a_filling_matrix_by_its_diagonal(backend: str) -> None:
-    n = 6000
-    steps = [2**i for i in range(12)]
+    n = 3000
+    steps = [2**i for i in range(11)]
     S = sp.diags_array([np.ones(n - i) for i in steps], offsets=steps, shape=(n, n))
     S = sp.csr_array(S + S.T + sp.diags_array(25.0 + np.arange(n) ** 1.5))
     A = co.PSD(co.Sparse(S)).to(backend=backend)
