@@ -33,6 +33,12 @@ def same(A, B):
 # ---------------------------------------------------------------------- sums
 
 
+def test_a_product_of_one_factor_is_that_factor():
+    nothing = co.Product(co.LowRank(np.ones((2, 2, 1))), co.Zero(2, 2))
+    assert co.Product(nothing) is nothing
+    np.testing.assert_array_equal(co.diag(co.Diagonal(np.ones((2, 2))) @ nothing), np.zeros((2, 2)))
+
+
 def test_nested_sums_are_flattened():
     A, B, C = dense(3), dense(3), dense(3)
     S = (A + B) + (C + A)

@@ -59,6 +59,8 @@ class Product(LinearOperator):
 
     def __new__(cls, *operands: Any) -> Any:
         factors = operator_list("Product", operands)
+        if len(factors) == 1:
+            return factors[0]
         for left, right in pairwise(factors):
             if left.shape[-1] != right.shape[-2]:
                 raise ShapeError(
