@@ -104,7 +104,7 @@ def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Pl
         )
     keywords |= _examples(function, arguments, keywords)
     outer, planner = state.current, Planner()
-    state.current = Scope([], planner=planner)
+    state.current, state.call = Scope([], planner=planner), None
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")

@@ -121,6 +121,9 @@ class _State(threading.local):
         judge.
     is_lent : bool
         Whether NumPy computes with arrays lent by JAX.
+    call : object or None
+        Stands for the outermost call, for which what is seen of values may be remembered; None
+        until something is.
     """
 
     def __init__(self) -> None:
@@ -128,6 +131,7 @@ class _State(threading.local):
         self.split: Any = None
         self.left_out: list[Any] | None = None
         self.is_lent = False
+        self.call: Any = None
         self.is_choosing = self.is_careful = False
         self.unasked: list[Test] = []
         self.waiting: list[Told] | None = None

@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 import colinear as co
+from colinear import backends
 from colinear.operators.sparse_algebra import with_symmetry_of_entries
 
 I = co.Identity
@@ -112,3 +113,22 @@ def test_constants_that_are_made_under_jit_are_seen():
     K = co.KroneckerSum(T, T).to_dense()
     x = jax.jit(f)(np.ones(25))
     np.testing.assert_allclose((K @ K + K + np.eye(25)) @ x, np.ones(25), atol=1e-4)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_entries_that_change_between_calls_are_read_again(framework: str) -> None:
+    xp = backends.get(framework)
+    lower, d, upper, M = (
+        xp.asarray(x) for x in (np.ones(4), np.full(5, 4.0), np.ones(4), np.eye(5) + 1)
+    )
+    T, D, b = co.Tridiagonal(lower, d, upper), co.Dense(M), xp.asarray(np.ones(25))
+    K = co.KroneckerSum(T, T)
+    for _ in range(2):
+        dense = xp.to_numpy(K.to_dense())
+        np.testing.assert_allclose(dense @ xp.to_numpy(co.solve(K, b)), np.ones(25), rtol=1e-10)
+        values = np.linalg.eigvals(xp.to_numpy(M))
+        found = xp.to_numpy(co.eig(D)[0])
+        np.testing.assert_allclose(np.sort_complex(found), np.sort_complex(values), atol=1e-12)
+        upper[:] = 3.0
+        M[0, 4] = 9.0
+    assert "Eigh" not in co.explain(co.eig, D).rules

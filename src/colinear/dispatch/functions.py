@@ -88,6 +88,8 @@ class Function:
             result = _by_numpy(self._call, A, arguments, info, on_failure)
             if result is not NotImplemented:
                 return result
+        if state.current is None:
+            state.call = None
         chosen = self.find(A, arguments)
         call = self._run if method is None else self._call_by_method
         try:

@@ -62,7 +62,7 @@ class FunctionOf(LinearOperator):
         return self._replace(A=self.A.T)
 
     def _matmat(self, X: Array) -> Array:
-        if "_formed" in vars(self):
+        if "_formed" in vars(self) and not self.xp.is_differentiated(*self.A.arrays()):
             return self.formed() @ X
         return self.evaluate(self.A, X, None if self.form is None else self.formed)
 
@@ -70,8 +70,11 @@ class FunctionOf(LinearOperator):
         return super()._to_dense() if self.form is None else self.formed().to_dense()
 
     def formed(self) -> LinearOperator:
-        """f(A) with a matrix, which is kept unless it is a tracer of the program around it."""
+        """f(A) with a matrix, which is kept unless it is a tracer of the program around it, or has
+        derivatives, which one without them must not stand for."""
         assert self.form is not None
+        if self.xp.is_differentiated(*self.A.arrays()):
+            return self.form(self.A)
         found: LinearOperator | None = vars(self).get("_formed")
         if found is None:
             found = self.form(self.A)

@@ -20,6 +20,7 @@ from ..dispatch import function, rule
 from ..dispatch.functions import Function
 from ..errors import MethodError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+from ..status import state
 from .banded import Banded, Tridiagonal, natural_length, pad_with_zeros
 from .base import LinearOperator
 from .block import BlockDiag
@@ -328,16 +329,19 @@ def with_symmetry_of_entries(A: LinearOperator) -> Any:
     """A with the properties that its entries show: self-adjoint where they equal those of A^H, and
     then positive where the diagonal outweighs the rest of each row (Gershgorin).
 
-    They are read once, at most twice as long as a product takes, and where that is free: never
-    under tracing, and on a device only whether a sparse matrix is symmetric.
+    They are read once in a call, since arrays may be changed between two calls, and where that is
+    free: never under tracing, and on a device only whether a sparse matrix is symmetric.
     """
     if A.is_neutral or A.xp.is_compiling() or A.shape[-1] != A.shape[-2] or 0 in A.shape:
         return A
-    known = A.__dict__
-    if "_shown" not in known:
+    if state.call is None:
+        state.call = object()
+    call, found = A.__dict__.get("_shown", (None, None))
+    if call is not state.call:
         found = _shown_by_operands(A) if isinstance(A, INHERITING) else _shown_by_entries(A)
-        known["_shown"] = None if found is A else found  # no reference to itself: it holds memory
-    return A if known["_shown"] is None else known["_shown"]
+        found = None if found is A else found  # no reference to itself: it holds memory
+        A.__dict__["_shown"] = state.call, found
+    return A if found is None else found
 
 
 def _shown_by_operands(A: Any) -> Any:

@@ -398,3 +398,18 @@ def test_derivatives_of_few_columns(backend: str, rng: np.random.Generator) -> N
         return xp.to_numpy(G + G.T)
 
     np.testing.assert_allclose(gradient(None), gradient(co.Eigh()), atol=1e-6)
+
+
+def test_a_matrix_formed_without_derivatives_does_not_stand_for_one_with_them():
+    torch = pytest.importorskip("torch")
+    S = torch.from_numpy(np.random.default_rng(0).standard_normal((450, 450)) / 50)
+    S = (S + S.T).requires_grad_()
+    X = torch.from_numpy(np.random.default_rng(1).standard_normal((450, 450)))
+    F = co.exp(co.SelfAdjoint(co.Dense(S)))
+    with torch.no_grad():
+        formed = F @ X  # of many columns: by the matrix, which is kept
+    product = F @ X
+    torch.testing.assert_close(product, formed, rtol=1e-8, atol=1e-8)
+    (found,) = torch.autograd.grad(product.sum(), S)
+    (wanted,) = torch.autograd.grad((torch.linalg.matrix_exp(S) @ X).sum(), S)
+    torch.testing.assert_close(found + found.T, wanted + wanted.T, rtol=1e-6, atol=1e-6)
