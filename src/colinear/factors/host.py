@@ -41,6 +41,13 @@ from .structured import FourierFactor
 # The factors are constants; derivatives are those of `Implicit`.
 
 
+def _in_form(forms: dict[str, str]) -> Callable[[Any], LinearOperator]:
+    return lambda factor: factor._replace(form=forms[factor.form])
+
+
+TURNED_FORMS = _in_form(TRANSPOSED), _in_form(CONJUGATED)  # of what has a `form`
+
+
 class FixedFactor(LinearOperator):
     """A matrix that only the host can multiply by, with `solver.solve(X, form)`: the inverse of a
     sparse matrix by elimination (`methods/sparse_direct.py`), or by incomplete factors.
@@ -58,11 +65,7 @@ class FixedFactor(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return self.sizes
 
-    def _transpose(self) -> LinearOperator:
-        return self._replace(form=TRANSPOSED[self.form])
-
-    def _conj(self) -> LinearOperator:
-        return self._replace(form=CONJUGATED[self.form])
+    _transpose, _conj = TURNED_FORMS
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
@@ -161,11 +164,7 @@ class SparseInverse(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return (*self.data.shape[:-1], *self.solver.structure.shape)
 
-    def _transpose(self) -> LinearOperator:
-        return self._replace(form=TRANSPOSED[self.form])
-
-    def _conj(self) -> LinearOperator:
-        return self._replace(form=CONJUGATED[self.form])
+    _transpose, _conj = TURNED_FORMS
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
