@@ -264,7 +264,11 @@ def test_factorisations_of_many_large_matrices_agree_with_those_of_each(dtype):
     C = right_side(rng, (n, 2), dtype)
     factors = xp.lu_factor(G)
     for options, M in (({}, G), ({"adjoint": True}, G.mT.conj())):
-        assert np.allclose(M @ xp.lu_solve(*factors, C, **options), C, atol=tol)
+        X = xp.lu_solve(*factors, C, **options)
+        # some of the forty are ill-conditioned: what LU promises is a small backward error
+        size = np.linalg.norm(M, axis=(-2, -1)) * np.linalg.norm(X, axis=(-2, -1))
+        residual = np.linalg.norm(M @ X - C, axis=(-2, -1))
+        assert np.all(residual < n * np.finfo(dtype).eps * size)
 
 
 # ---------------------------------------------------------------------------------------------------- least squares

@@ -78,7 +78,7 @@ def test_a_shift_is_the_number_from_which_distances_are_taken(
     xp = backends.get(framework)
     exact = np.linalg.eigvalsh(xp.to_numpy(A.to_dense()))
     for shift in (1.9, -0.4):
-        (values, V), info = co.eig(A, 2, "SM", method(shift=shift), info=True)
+        (values, V), info = co.eig(A, 2, "SM", method(shift=shift, tol=1e-10), info=True)
         w = xp.to_numpy(values)
         np.testing.assert_allclose(np.sort(np.abs(w - shift)), nearest(exact, shift, 2), atol=1e-9)
         assert (
