@@ -105,7 +105,7 @@ def _eigenspace(n: int, transform: Any, value: complex, count: int) -> Any:
 
     is_few = FEW * count <= n // 4
     # the unit vectors 1, ..., count are neither even nor odd
-    E = np.eye(n)[:, 1 : count + 1] if is_few else np.eye(n)
+    E = np.eye(n, count, -1) if is_few else np.eye(n)
     E = E + value**-2 * np.roll(E[::-1], 1, axis=0)  # F^2 is the reversal about 0
     P = (E + value**-1 * transform(E, axis=0, norm="ortho")) / 4
     return qr(P, mode="economic", pivoting=True)[0][:, :count]
