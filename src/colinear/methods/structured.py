@@ -383,8 +383,9 @@ def toeplitz_slogdet(col: Any, row: Any) -> tuple[Any, Any, bool]:
     t = np.exp(-1j * np.pi * (2 * np.arange(n) + 1) / n)
     before = np.abs(G).max() * np.abs(B).max()
     pivots, sign, growth = np.zeros(n, complex), 1, 0.0
+    # No `@` inside: BLAS would start its threads for each of 2 n products of two numbers with two rows.
     for k in range(n):
-        column = B[:, k] @ G[:, k:] / (s[k:] - t[k])
+        column = (B[0, k] * G[0, k:] + B[1, k] * G[1, k:]) / (s[k:] - t[k])
         place = k + int(np.argmax(np.abs(column)))
         if place != k:
             sign = -sign
@@ -394,7 +395,7 @@ def toeplitz_slogdet(col: Any, row: Any) -> tuple[Any, Any, bool]:
         pivots[k] = pivot = column[0]
         if pivot == 0:
             break
-        line = G[:, k] @ B[:, k:] / (s[k] - t[k:])
+        line = (G[0, k] * B[0, k:] + G[1, k] * B[1, k:]) / (s[k] - t[k:])
         growth = max(growth, np.abs(G[:, k]).sum() * np.abs(B[:, k]).sum())
         G[:, k + 1 :] -= column[1:] / pivot * G[:, k, None]
         B[:, k + 1 :] -= line[1:] / pivot * B[:, k, None]

@@ -279,3 +279,18 @@ def test_a_residual_at_the_level_of_rounding_is_not_refined_in_vain():
     values = 2 - 2 * np.cos(np.pi * np.arange(1, 301) / 301)
     exact = s @ ((s @ b.reshape(300, 300) @ s) / (values[:, None] + values) ** 2) @ s
     assert np.linalg.norm(x - exact.reshape(-1)) < 1e-10 * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("which", ["LM", "SM", "LR", "SR"])
+def test_a_few_pairs_of_what_is_similar_to_a_symmetric_matrix_need_no_others(which):
+    n, rng = 600, np.random.default_rng(3)
+    upper = rng.random(n - 1) + 0.5
+    lower = upper * np.where(np.arange(n - 1) % 2, 1.1, 1 / 1.1)  # D stays near I
+    T = co.Tridiagonal(lower, rng.standard_normal(n), upper)
+    beside = np.sqrt(lower * upper)
+    exact = np.linalg.eigvalsh(np.diag(T.diag) + np.diag(beside, 1) + np.diag(beside, -1))
+    order = {"LM": -np.abs(exact), "SM": np.abs(exact), "LR": -exact, "SR": exact}[which]
+    with forbid_dense(20 * n):
+        values, V = co.eig(T, 3, which)
+    assert np.allclose(values, exact[np.argsort(order)[:3]])
+    assert np.allclose(T @ V.to_dense(), V.to_dense() * values)

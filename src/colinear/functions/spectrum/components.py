@@ -303,8 +303,10 @@ def eig_tridiagonal(A: Any, asked: Asked) -> Pairs:
     D = np.cumprod(np.insert(r, 0, 1, axis=-1), axis=-1)
     if A.properties & POSITIVE_SEMIDEFINITE:
         which = {"LM": "LA", "SM": "SA"}.get(which, which)
-    few = is_hermitian and 0 < k < asked.n
-    pairs = partial(few_pairs, k=k, which=which) if few else all_pairs
+    # magnitudes that tie are ordered by sign where T is not known to be self-adjoint
+    few = k if is_hermitian else 2 * k
+    is_few = 0 < few < asked.n and which in ("LM", "SM", "LA", "SA", "LR", "SR")
+    pairs = partial(few_pairs, k=few, which=which) if is_few else all_pairs
     each = [pairs(diag[i].real, s[i]) for i in np.ndindex(A.batch_shape)]
     values, V = (np.reshape(parts, (*A.batch_shape, *parts[0].shape)) for parts in zip(*each))
     V = D[..., None] * V
