@@ -420,12 +420,14 @@ def iterative_pairs(
 
 def _message(asked: Asked, found: Found, status: Any, converged: Array) -> str:
     xp, method = asked.A.xp, asked.chosen
+    has_shift = bool(getattr(method, "shift", None))
     if status is Status.NONFINITE:
         return f"at iteration {int(found.matvecs) - converged.shape[-1]}"
     if status is Status.BREAKDOWN:
         return DIVERGED
     if status is Status.INACCURATE and asked.is_hermitian:
-        return "A is not self-adjoint, as was claimed"
+        is_lost = "A is lost in the roundings of a shift that is far larger than it, or "
+        return f"{is_lost if has_shift else ''}A is not self-adjoint, as was claimed"
     if not isinstance(status, Status) or not status.is_failure:
         return ""
     count = int(host_value(xp, converged).sum())
