@@ -107,7 +107,7 @@ def operator(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
     # by default not where a method is named, which would run inside the structure
     if options.method is None if options.detect is None else options.detect:
         start = time.perf_counter()
-        with under_way(options, "looking for structure", "detect"):
+        with under_way(options, "looking for structure"):
             A, found = co.detect(A, info=True)
         report |= {
             "structure": found.rule,
@@ -193,9 +193,7 @@ def tell(options: argparse.Namespace, what: str) -> None:
         print(f"colinear: {what} ...", file=sys.stderr, flush=True)
 
 
-def under_way(
-    options: argparse.Namespace, what: str, title: str = ""
-) -> contextlib.AbstractContextManager[None]:
+def under_way(options: argparse.Namespace, what: str) -> contextlib.AbstractContextManager[None]:
     """A block of which it is said what is under way, and from the third second on how far it is."""
     tell(options, what)
-    return watching(title) if shows_progress(options) else contextlib.nullcontext()
+    return watching(what) if shows_progress(options) else contextlib.nullcontext()
