@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from ..backends import Array
 from ..dispatch import signatures
-from ..status import state
+from ..status import state as thread
 from .vectors import RUNNING
 
 LONGEST_HISTORY = 10_000
@@ -292,7 +292,7 @@ class Display:
 
     def show(self) -> None:
         """Write the line, if it is time to."""
-        if clock() >= self._due:
+        if clock() >= self._due and sys.stderr is not None:
             with self._lock, contextlib.suppress(OSError):
                 self._draw()
 
@@ -327,11 +327,13 @@ def _writer(first: str, is_terminal: bool) -> Callable[[str | None], Any]:
     try:
         from tqdm.auto import tqdm
     except ImportError:
-        before, after = ("\r\033[K", "") if is_terminal else ("", "\n")
-        out = lambda text, end: print(text, end=end, file=sys.stderr, flush=True)
-        return lambda text: (
-            out(before + text, after) if text is not None else out("", after or "\n")
-        )
+        before, after, last = ("\r\033[K", "", "\n") if is_terminal else ("", "\n", "")
+
+        def write(text: str | None) -> None:
+            sys.stderr.write(last if text is None else before + text + after)
+            sys.stderr.flush()
+
+        return write
     bar = tqdm(desc=first, bar_format="{desc}")
     return lambda text: bar.close() if text is None else bar.set_description_str(text)
 
@@ -340,35 +342,35 @@ def _writer(first: str, is_terminal: bool) -> Callable[[str | None], Any]:
 def watching(title: str = "") -> Iterator[None]:
     """Show what is under way in this block, under this title if it has one, unless a block around
     it does."""
-    if state.display is not None:
+    if thread.display is not None:
         yield
         return
-    display = state.display = Display()
+    display = thread.display = Display()
     if title:
         display.enter(title)
     _displays.append(display)
-    thread = threading.Thread(target=display.keep_showing, daemon=True)
-    thread.start()
+    ticker = threading.Thread(target=display.keep_showing, daemon=True)
+    ticker.start()
     try:
         yield
     finally:
-        state.display = None
+        thread.display = None
         _displays.remove(display)
         display.end()
-        thread.join()
+        ticker.join()
 
 
 def show(how_far: Callable[[], str]) -> None:
     """Say how far the call under way is, if someone has asked to see it."""
-    if state.display is not None:
-        state.display.move(how_far)
+    if thread.display is not None:
+        thread.display.move(how_far)
 
 
 def progress_bar(title: str) -> Callable[[Any, Any], None]:
     """What shows the iteration and the residual of a loop; (None, None) ends it. A program that
     JAX runs in a thread of its own joins the display that is there; a loop outside of all calls
     has one of its own."""
-    around = state.display or (_displays[-1] if _displays else None)
+    around = thread.display or (_displays[-1] if _displays else None)
     display = around or Display()
 
     def move(iteration: Any, residual: Any) -> None:
