@@ -8,7 +8,6 @@ and something of the shape of the result.
 from __future__ import annotations
 
 import html
-import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -225,11 +224,11 @@ def _rejected(
             and other.cost is not None
             and chosen.cost is not None
         ):
-            costs = [_cost_text(Cost.of(cost(A))) for cost in (other.cost, chosen.cost)]
+            costs = [str(Cost.of(cost(A))) for cost in (other.cost, chosen.cost)]
             yield other.name, f"costs {costs[0]}, not {costs[1]}"
         else:
             cost = _cost_of(f, other, A, arguments)
-            told = "" if cost is None else f", costs {_cost_text(cost)}"
+            told = "" if cost is None else f", costs {cost}"
             yield (
                 other.name,
                 f"less specific{told} ({other.pattern!r} against {chosen.pattern!r})",
@@ -254,9 +253,8 @@ def _line(plan: Plan) -> str:
     rejected = "; ".join(
         f"not {name}: {reason.partition(' (')[0]}" for name, reason in plan.rejected
     )
-    return (
-        f"{plan.function} {_short(plan.expression)}: {plan.rule}{identity}  "
-        f"[{_cost_text(plan.cost)}]" + (f"  ({rejected})" if rejected else "")
+    return f"{plan.function} {_short(plan.expression)}: {plan.rule}{identity}  [{plan.cost}]" + (
+        f"  ({rejected})" if rejected else ""
     )
 
 
@@ -265,7 +263,7 @@ def _html(plan: Plan) -> str:
     summary = (
         f"{e(plan.function)} {e(_short(plan.expression))}: <b>{e(plan.rule)}</b> "
         f"<i>{e(plan.identity)}</i> "
-        f'<span style="opacity: 0.6">[{e(_cost_text(plan.cost))}]</span>'
+        f'<span style="opacity: 0.6">[{e(str(plan.cost))}]</span>'
     )
     notes = "".join(
         f'<div style="margin-left: 2em; opacity: 0.6">not {e(n)}: {e(r)}</div>'
@@ -277,16 +275,3 @@ def _html(plan: Plan) -> str:
         f'<div style="margin-left: 1.5em">{_html(child)}</div>' for child in plan.children
     )
     return f"<details open><summary>{summary}</summary>{notes}{inside}</details>"
-
-
-def _cost_text(cost: Cost) -> str:
-    flops = _human(cost.flops, 1000.0, ("", "k", "M", "G", "T", "P", "E"))
-    memory = _human(cost.memory, 1024.0, ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
-    return f"{flops}flop, {memory}B"
-
-
-def _human(x: float, step: float, prefixes: tuple[str, ...]) -> str:
-    power = 0 if math.isfinite(x) else len(prefixes)
-    while abs(x) >= step * 0.9995 and power < len(prefixes) - 1:
-        x, power = x / step, power + 1
-    return f"{x:.3g} {prefixes[power] if math.isfinite(x) else ''}"

@@ -124,6 +124,8 @@ class _State(threading.local):
     call : object or None
         Stands for the outermost call, for which what is seen of values may be remembered; None
         until something is.
+    display : Display or None
+        Shows what is under way; None where nobody has asked to see it.
     """
 
     def __init__(self) -> None:
@@ -132,6 +134,7 @@ class _State(threading.local):
         self.left_out: list[Any] | None = None
         self.is_lent = False
         self.call: Any = None
+        self.display: Any = None
         self.is_choosing = self.is_careful = False
         self.unasked: list[Test] = []
         self.waiting: list[Told] | None = None

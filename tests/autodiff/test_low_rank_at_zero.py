@@ -184,3 +184,15 @@ def test_a_power_of_a_batch_of_low_rank_operators_has_its_derivative():
     M = Y @ Y.mT
     torch.sum(M @ M @ M).backward()
     np.testing.assert_allclose(X.grad, Y.grad, atol=1e-9)
+
+
+def test_factors_wider_than_tall_need_no_triangle():
+    """Found by the fuzzer: that of [0 1] is singular."""
+    U, V = (
+        torch.tensor(x, dtype=torch.float64, requires_grad=True)
+        for x in ([[0.0, 1.0]], [[1.0, -1.0]])
+    )
+    (x,) = co.lstsq(co.LowRank(U, V), torch.ones(1, dtype=torch.float64))  # 1 / (U V^T)
+    x.backward()
+    torch.testing.assert_close(U.grad, -(x.detach() ** 2) * V.detach())
+    torch.testing.assert_close(V.grad, -(x.detach() ** 2) * U.detach())

@@ -386,3 +386,20 @@ def test_divided_differences_near_a_zero_of_the_function(doubles, f, slope):
     b = a + torch.arange(200) * np.finfo(float).eps
     found = divided_differences(get("torch"), f, a, b)
     torch.testing.assert_close(found, torch.full((200,), slope), rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("function", ["inv", "log", "sqrt"])
+def test_a_real_factor_with_fourier_vectors_is_taken_with_real_ones(doubles, function):
+    """Found by the fuzzer: the real parts of Fourier vectors, which are no eigenvectors, were."""
+    torch = doubles
+    d = torch.tensor([0.3, 2.5], requires_grad=True)
+    c = torch.tensor([4.0, -0.3, -0.3], requires_grad=True)
+
+    def f(d, c):
+        A = co.KroneckerSum(co.Diagonal(d), co.PD(co.Circulant((c + c[[0, 2, 1]]) / 2)))
+        return getattr(co, function)(A).to_dense()
+
+    with torch.no_grad():
+        expected = torch.real(f(d, c))
+    torch.testing.assert_close(f(d, c), expected)
+    assert torch.autograd.gradcheck(f, (d, c))

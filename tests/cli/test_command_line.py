@@ -22,7 +22,8 @@ import scipy.io
 import scipy.sparse as sp
 
 import colinear as co
-from colinear.cli import files, main, options, scripts
+from colinear.cli import files, main, scripts
+from colinear.methods import loop
 
 ROOT = Path(__file__).parents[2]
 rng = np.random.default_rng(0)
@@ -432,13 +433,16 @@ def test_a_mistake_of_ours_has_no_traceback_unless_asked_for(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_progress_is_told_where_it_is_asked_for(folder: Path, capsys: Any) -> None:
+def test_progress_is_told_where_it_is_asked_for(
+    folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "SECONDS_UNSEEN", 0.0)
     arguments = ["solve", "line.mtx", "b.npy", "--method", "CG", "--json"]
     assert main(arguments) == 0
     assert capsys.readouterr().err == ""
     assert main([*arguments, "--progress"]) == 0
     printed = capsys.readouterr()
-    assert "reading line.mtx" in printed.err and "CG" in printed.err
+    assert "reading line.mtx" in printed.err and "solve line.mtx > solve 30x30" in printed.err
     json.loads(printed.out)
 
 
@@ -565,8 +569,9 @@ def test_a_long_computation_shows_on_a_terminal_that_it_is_alive(
 
     eig = co.eig
     monkeypatch.setattr(co, "eig", slow)
-    monkeypatch.setattr(options, "SECONDS_BETWEEN_SIGNS", 0.05)
-    # a factorisation has no bar of its own
+    monkeypatch.setattr(loop, "SECONDS_UNSEEN", 0.0)
+    monkeypatch.setattr(loop, "SECONDS_ON_TERMINAL", 0.05)
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     for terminal, named, signs in (
         (Terminal(), [], True),
         (Terminal(), ["--method", "Eig"], True),
@@ -574,7 +579,8 @@ def test_a_long_computation_shows_on_a_terminal_that_it_is_alive(
     ):
         monkeypatch.setattr(sys, "stderr", terminal)
         assert main(["eig", "general.npy", "-k", "1", "--which", "SM", "--json", *named]) == 0
-        assert ("\rcolinear: eig ... 0 s" in terminal.getvalue()) is signs
+        text = terminal.getvalue()
+        assert (text.count("\033[Keig general.npy, 0 s") > 1) is signs
 
 
 def test_the_command_is_installed_under_its_name() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from fuzz_questions import QUESTIONS, Question, fits, optimality, residual_of_solve
+from fuzz_questions import QUESTIONS, SHIFT, Question, fits, optimality, residual_of_solve
 from fuzz_trees import Tree, grow
 
 import colinear as co
@@ -162,7 +162,9 @@ def _is_tame(question: Question, tree: Tree, M: np.ndarray) -> bool:
     if question.name == "exp" and tree.size > LARGEST_EXPONENT:
         return False  # exp of a part may overflow where that of the whole does not
     s = np.linalg.svd(M, compute_uv=False)
-    if not float(s.min()) * HARMLESS_CONDITION > max(float(s.max()), tree.size):
+    # what is inverted at a shift is the matrix less that: a small one is lost in its roundings
+    size = max(float(s.max()), tree.size, SHIFT if "shift" in question.name else 0.0)
+    if not float(s.min()) * HARMLESS_CONDITION > size:
         return False
     vectors = np.linalg.eig(M)[1]
     return bool(np.linalg.cond(vectors).max() < HARMLESS_CONDITION)

@@ -19,6 +19,7 @@ import colinear as co
 
 Method = Callable[[], Any]
 
+SHIFT = 0.37  # beside which eigenvalues are looked for
 RANK = 1e-4  # singular values below this part of the norm count as zero
 
 
@@ -178,8 +179,8 @@ QUESTIONS = [
     ),
     Question(
         "eig(2, SM, shift)", lambda A, b, method: co.eig(A, min(2, A.shape[-1]), "SM", method)[0],
-        each(lambda M: nearest_eigenvalues(M, min(2, len(M)), 0.37)),
-        methods=(("", lambda: co.Lanczos(shift=0.37)),), needs="hermitian", is_about_methods=True,
+        each(lambda M: nearest_eigenvalues(M, min(2, len(M)), SHIFT)),
+        methods=(("", lambda: co.Lanczos(shift=SHIFT)),), needs="hermitian", is_about_methods=True,
     ),
     Question(
         "eigmax", lambda A, b, method: co.eigmax(A, method=method), each(lambda M: np.linalg.eigvalsh(M)[-1]),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import sys
-import types
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 
 import colinear as co
 from colinear import Status
+from colinear.methods import loop
+from colinear.status import state
 
 FRAMEWORKS = ("numpy", "torch", "jax")
 METHODS = (co.CG, co.MINRES, co.GMRES, co.BiCGSTAB, co.LSQR, co.LSMR)
@@ -82,48 +86,109 @@ def test_an_error_in_a_callback_is_the_users() -> None:
         co.solve(definite(), np.ones(30), co.CG(callback=fail))
 
 
-# ---------------------------------------------------------------------------------------------------- bars
+# ---------------------------------------------------------------------------------------------------- what is under way
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture
-def bars(monkeypatch: Any) -> list[Any]:
-    """tqdm replaced by something that remembers what was drawn."""
-    made: list[Any] = []
-
-    class Bar:
-        def __init__(self, desc: str, **options: Any) -> None:
-            self.desc, self.n, self.texts, self.closed = desc, 0, [], False
-            made.append(self)
-
-        def set_postfix_str(self, text: str, refresh: bool = True) -> None:
-            self.texts.append(text)
-
-        def update(self, count: int) -> None:
-            self.n += count
-
-        def close(self) -> None:
-            self.closed = True
-
-    auto = types.ModuleType("tqdm.auto")
-    auto.tqdm = Bar  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tqdm", types.ModuleType("tqdm"))
-    monkeypatch.setitem(sys.modules, "tqdm.auto", auto)
-    return made
+def hasty(monkeypatch: Any) -> None:
+    """No tqdm, and a clock that moves on by eleven seconds whenever it is read."""
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    monkeypatch.setattr(loop, "clock", itertools.count(0.0, 11.0).__next__)
 
 
-@pytest.mark.parametrize("framework", ["numpy", "torch"])
-@pytest.mark.parametrize("columns", [1, 2])
-def test_progress_draws_a_bar_and_closes_it(bars: list[Any], framework: str, columns: int) -> None:
-    A = definite(framework)
-    info = co.solve(A, ones(A, 30, columns), co.CG(progress=True), info=True)[1]
-    (bar,) = bars
-    assert (bar.desc, bar.n, bar.closed) == ("CG", info.iterations, True)
-    assert bar.texts[-1].startswith("residual ")
+GENERAL = np.random.default_rng(1).standard_normal((30, 30)) + 30 * np.eye(30)
+SHOWN = {
+    "Auto": (lambda A, m: co.solve(A, np.ones(30), m), co.Auto, "solve 30x30 by Cholesky, "),
+    "CG": (lambda A, m: co.solve(A, np.ones(30), m), co.CG, " > CG: iteration 1, residual "),
+    "LU": (lambda A, m: co.solve(GENERAL, np.ones(30), m), co.LU, "solve 30x30 by LU, 18 kflop, "),
+    "Eigh": (lambda A, m: co.eig(A, method=m), co.Eigh, "eig 30x30 by Eigh, "),
+    "Lanczos": (lambda A, m: co.eig(A, 1, "LA", m), co.Lanczos, " > Lanczos: iteration "),
+    "GolubKahan": (lambda A, m: co.svd(A, 1, m), co.GolubKahan, " > GolubKahan: iteration "),
+    "SVRG": (
+        lambda A, m: co.solve(co.PSD(co.LowRank(GENERAL)), GENERAL[0], m), co.SVRG, "SVRG: iter",
+    ),
+    "Hutchinson": (lambda A, m: co.trace(A, replace(m, probes=8)), co.Hutchinson, " > 0 of 8 samples"),
+    "HutchPP": (lambda A, m: co.trace(A, m), co.HutchPP, "trace 30x30 by HutchPP, "),
+    "XTrace": (lambda A, m: co.trace(A, m), co.XTrace, "trace 30x30 by XTrace, "),
+    "XDiag": (lambda A, m: co.diag(A, m), co.XDiag, "diag 30x30 by XDiag, "),
+    "SLQ": (lambda A, m: co.logdet(A, m), co.SLQ, " > step "),
+    "Krylov": (lambda A, m: co.exp(-A, m) @ np.ones(30), co.Krylov, "Krylov: step "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_every_method_shows_what_it_does_and_how_far_it_is(
+    hasty: None, capsys: Any, name: str
+) -> None:
+    call, method, text = SHOWN[name]
+    call(definite(), method(progress=True))
+    assert text in capsys.readouterr().err
+    call(definite(), method())
+    assert capsys.readouterr().err == ""
+    assert state.display is None
+
+
+def test_nested_calls_are_joined_outermost_first(hasty: None, capsys: Any) -> None:
+    A = co.BlockDiag(definite(), definite(n=20))
+    co.solve(A, np.ones(50), co.CG(progress=True))
+    assert "solve 50x50" in (text := capsys.readouterr().err)
+    assert " > inv 20x20" in text
+
+
+def test_nothing_is_shown_in_the_first_two_seconds(monkeypatch: Any) -> None:
+    now, terminal = 0.0, Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(loop, "clock", lambda: now)
+
+    def product(X: Any) -> Any:
+        nonlocal now
+        now += 0.3
+        return np.arange(1, 31)[:, None] * X
+
+    A = co.PSD(co.MatrixFree(product, (30, 30)))
+    co.solve(A, np.ones(30), co.CG(max_iters=3, progress=True), on_failure="ignore")
+    assert terminal.getvalue() == ""
+    co.solve(A, np.ones(30), co.CG(max_iters=9, progress=True), on_failure="ignore")
+    assert "CG: iteration 7" in terminal.getvalue()
+    assert "iteration 1," not in terminal.getvalue()
+
+
+def test_a_terminal_has_one_line_that_ends_even_if_the_call_raises(
+    hasty: None, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+
+    def fail(progress: Any) -> None:
+        if progress.iteration == 3:
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        co.solve(definite(), np.ones(30), co.CG(callback=fail, progress=True))
+    text = terminal.getvalue()
+    assert text.count("\n") == 1 and text.endswith("\n") and text.count("\r") > 3
+    assert state.display is None and not loop._displays
+
+
+def test_a_product_outside_of_all_calls_is_shown(hasty: None, capsys: Any) -> None:
+    inverse = co.inv(definite(), co.CG(progress=True))
+    capsys.readouterr()
+    inverse @ np.ones(30)
+    assert capsys.readouterr().err.startswith("CG: iteration 1, ")
+
+
+def test_detect_shows_what_it_looks_for(hasty: None, capsys: Any) -> None:
+    co.detect(GENERAL, progress=True)
+    assert "detect > whether it is of low rank, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("jitted", [False, True])
-def test_a_compiled_program_draws_a_bar_now_and_then_and_closes_it(
-    bars: list[Any], jitted: bool
+def test_a_compiled_program_tells_now_and_then_how_far_it_is(
+    hasty: None, capsys: Any, jitted: bool
 ) -> None:
     jax = pytest.importorskip("jax")
     d = jax.numpy.logspace(0, 3, 60)
@@ -133,27 +198,22 @@ def test_a_compiled_program_draws_a_bar_now_and_then_and_closes_it(
         return co.solve(A, b, co.CG(tol=1e-10, progress=True), info=True)[1].iterations
 
     run = jax.jit(solve) if jitted else solve
-    for runs in (1, 2):
+    for _ in range(2):
+        capsys.readouterr()
         iterations = int(run(jax.numpy.ones(60)))
         jax.effects_barrier()
-        assert len(bars) == runs
-        assert (bars[-1].n, bars[-1].closed) == (iterations, True)
+        text = capsys.readouterr().err
         assert iterations > 30
-        assert len(bars[-1].texts) <= iterations // 10 + 2, (
+        assert 3 <= text.count("CG: iteration ") <= iterations // 10 + 3, (
             "not a call of the host for each iteration"
         )
 
 
-def test_without_tqdm_it_says_what_to_install(monkeypatch: Any) -> None:
-    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    with pytest.raises(ImportError, match=r"pip install 'colinear\[progress\]'"):
-        co.solve(definite(), np.ones(30), co.CG(progress=True))
-
-
-def test_tqdm_itself_is_called_as_it_wants_to_be(capsys: Any) -> None:
+def test_tqdm_writes_where_it_is_installed(monkeypatch: Any, capsys: Any) -> None:
     pytest.importorskip("tqdm")
+    monkeypatch.setattr(loop, "clock", itertools.count(0.0, 11.0).__next__)
     co.solve(definite(), np.ones(30), co.CG(progress=True))
-    assert "CG" in capsys.readouterr().err
+    assert "solve 30x30 by inverse > CG: iteration 1, " in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------------------------------- history

@@ -132,3 +132,15 @@ def test_entries_that_change_between_calls_are_read_again(framework: str) -> Non
         upper[:] = 3.0
         M[0, 4] = 9.0
     assert "Eigh" not in co.explain(co.eig, D).rules
+
+
+def test_diagonals_on_a_device_are_copied_again_in_the_next_call(monkeypatch) -> None:
+    """No value of a tensor is free to see here, as of one on a GPU."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(backends.get("torch"), "peek", lambda x: None)
+    ones = torch.ones(4, dtype=torch.float64)
+    T = co.SelfAdjoint(co.Tridiagonal(ones, torch.full((5,), 4.0, dtype=torch.float64), ones))
+    for _ in range(2):
+        expected = np.linalg.eigvalsh(T.to_dense().numpy())
+        np.testing.assert_allclose(co.eig(T)[0].numpy(), expected, rtol=1e-12)
+        T.diag[:] += torch.arange(5)

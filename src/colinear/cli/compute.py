@@ -21,7 +21,7 @@ def timed(options: argparse.Namespace, f: Any, *arguments: Any) -> tuple[Any, An
     that it took."""
     start = time.perf_counter()
     chosen = method(options)
-    with under_way(options, options.command, chosen):
+    with under_way(options, f"{options.command} {options.file}"):
         result, info = f(*arguments, chosen, info=True)
     seconds = time.perf_counter() - start
     return result, combine([info._status]), answers.of_info(info) | {"seconds": round(seconds, 6)}

@@ -18,7 +18,7 @@ from ..status import Status
 from . import answers
 from .answers import InputError
 from .files import check_folder, split
-from .options import operator, tell
+from .options import operator, under_way
 
 # Where the entries of a matrix stand: in characters, and as a picture in a file.
 
@@ -134,8 +134,9 @@ def info(options: argparse.Namespace) -> int:
     if matrix.shape[0] == matrix.shape[1]:
         facts |= symmetry(matrix, A)
     if options.condition is not False:
-        tell(options, "estimating the condition")
-        facts["condition"], facts["condition_by"] = condition(matrix, A, options.condition)
+        with under_way(options, "estimating the condition"):
+            found = condition(matrix, A, options.condition)
+        facts["condition"], facts["condition_by"] = found
     lines = as_text(facts)
     if options.spy:
         lines += ["", *spy(matrix)]

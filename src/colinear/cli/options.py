@@ -7,12 +7,11 @@ import contextlib
 import dataclasses
 import os
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from importlib.util import find_spec
+from collections.abc import Callable
 from typing import Any
 
+from ..methods.loop import watching
 from ..properties import ANNOTATIONS
 from .answers import InputError, UsageError, complain
 from .files import read_matrix
@@ -107,9 +106,9 @@ def operator(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
     }
     # by default not where a method is named, which would run inside the structure
     if options.method is None if options.detect is None else options.detect:
-        tell(options, "looking for structure")
         start = time.perf_counter()
-        A, found = co.detect(A, info=True)
+        with under_way(options, "looking for structure"):
+            A, found = co.detect(A, info=True)
         report |= {
             "structure": found.rule,
             "detect_seconds": round(time.perf_counter() - start, 6),
@@ -177,9 +176,7 @@ def method(options: argparse.Namespace) -> Any:
     elif wrong:
         flags = ", ".join("--" + name.replace("_", "-") for name in wrong)
         raise UsageError(f"{cls.__name__} takes no {flags}; name another with --method")
-    if shows_progress(options) and "progress" in fields and _has_tqdm():
-        given["progress"] = True
-    return cls(**given)
+    return cls(**given, progress=shows_progress(options))
 
 
 # ------------------------------------------------------------------ progress, on standard error
@@ -196,39 +193,7 @@ def tell(options: argparse.Namespace, what: str) -> None:
         print(f"colinear: {what} ...", file=sys.stderr, flush=True)
 
 
-@contextlib.contextmanager
-def under_way(options: argparse.Namespace, what: str, chosen: Any) -> Iterator[None]:
-    """Say what is under way, and on a terminal how long it has taken: where the chosen method, or
-    None, shows no bar of its own."""
+def under_way(options: argparse.Namespace, what: str) -> contextlib.AbstractContextManager[None]:
+    """A block of which it is said what is under way, and from the third second on how far it is."""
     tell(options, what)
-    has_bar = getattr(chosen, "progress", False)
-    if has_bar or not shows_progress(options) or not sys.stderr.isatty():
-        yield
-        return
-    done, start = threading.Event(), time.perf_counter()
-
-    def tick() -> None:
-        while not done.wait(SECONDS_BETWEEN_SIGNS):
-            print(
-                f"\rcolinear: {what} ... {time.perf_counter() - start:.0f} s ",
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    clock = threading.Thread(target=tick, daemon=True)
-    clock.start()
-    try:
-        yield
-    finally:
-        done.set()
-        clock.join()
-        if time.perf_counter() - start > SECONDS_BETWEEN_SIGNS:
-            print(file=sys.stderr)
-
-
-SECONDS_BETWEEN_SIGNS = 1.0
-
-
-def _has_tqdm() -> bool:
-    return find_spec("tqdm") is not None
+    return watching(what) if shows_progress(options) else contextlib.nullcontext()

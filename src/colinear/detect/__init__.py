@@ -7,6 +7,7 @@ entry, and takes the cheapest that agrees.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from ..errors import BackendError, ShapeError
 from ..info import Info
+from ..methods.loop import watching
 from ..operators import (
     Block,
     BlockDiag,
@@ -36,7 +38,7 @@ __all__ = ["detect"]
 COMPOSED = (Sum, Product, Kronecker, KroneckerSum, BlockDiag, Hadamard, Block, Scaled)
 
 
-def detect(A: Any, tol: float | None = None, info: bool = False) -> Any:
+def detect(A: Any, tol: float | None = None, info: bool = False, *, progress: bool = False) -> Any:
     """The structure of a matrix that was given by its entries, as an operator that makes use of it.
 
     Finds zero, (scaled) identity, diagonal, tridiagonal, banded and triangular matrices,
@@ -58,6 +60,8 @@ def detect(A: Any, tol: float | None = None, info: bool = False) -> Any:
         it, the relative residual may be as large as this.
     info : bool
         Whether to return an `Info` too.
+    progress : bool
+        Whether to show on standard error what is looked for, from the third second on.
 
     Returns
     -------
@@ -101,7 +105,7 @@ def detect(A: Any, tol: float | None = None, info: bool = False) -> Any:
     operator = as_operator(A)
     limit = _checked(operator, tol)
     # what overflows here is no structure: all comparisons are such that NaN fails them
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), watching("detect") if progress else contextlib.nullcontext():
         found = _of_tree(operator, limit)
     return (found.operator, _report(found)) if info else found.operator
 

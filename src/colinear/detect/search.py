@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..functions.solve.cost import dense_work, least_squares_work, sparse_work
+from ..methods.loop import show
 from ..operators import (
     Banded,
     BlockDiag,
@@ -313,6 +314,7 @@ def search(M: Matrix, tol: float) -> Found:
             break
         if not finder.suits(M, tol):
             continue
+        show(partial("whether it is {}".format, finder.name))
         found = finder(M, tol)
         if isinstance(found, str):
             tried.append(f"not {finder.name}: {found}")

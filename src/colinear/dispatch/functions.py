@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..info import Info, Scope, reported, state, summarise
+from ..info import Info, Scope, planning, reported, state, summarise
 from ..status import ON_FAILURE, combine, deliver, failed, overlook, settle, tell_later
 from . import calls, signatures
 from .calls import (
@@ -23,7 +23,7 @@ from .calls import (
     why_whole,
 )
 from .patterns import Pattern
-from .resolution import Choice, Resolution, Rule, RuleIndex, decide, perform
+from .resolution import Choice, Resolution, Rule, RuleIndex, decide
 from .signatures import Signature, describe, from_description, signature
 
 MOST_STRUCTURES = 10_000  # that a function remembers: then it forgets them all
@@ -117,6 +117,9 @@ class Function:
         is taken: that call runs the method on the whole.
         """
         method = self.method_among(arguments)
+        if getattr(method, "progress", False) and _may_be_watched():
+            with method.watching():
+                return self._call_by_method(chosen, A, arguments, info, on_failure)
         why = why_whole(chosen, method, A)
         displaced = (chosen, why) if why else None
         chosen = self.base_rule if why else chosen
@@ -162,6 +165,8 @@ class Function:
         if info or on_failure != "warn":
             return self._call_for_info(chosen, A, arguments, info, on_failure)
         if outer is None:
+            if state.display is not None:
+                return self._call_for_info(chosen, A, arguments, info, on_failure)
             outermost = state.current = Scope([])
         elif outer.is_detailed:
             result, gathered = self._call_and_gather(chosen, A, arguments)
@@ -277,18 +282,28 @@ class Function:
     def _call_and_gather(self, chosen: Rule, A: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
         """The result of a rule or the base case, and one Info of all that was reported on the
         way; None if it is the outermost call, and is to be run again."""
-        outer = state.current
+        outer, display = state.current, state.display
         state.current = current = Scope([], is_detailed=True)
+        if display is not None:
+            rule = "" if chosen.is_base else f" ({chosen.name})"
+            title = f"{self.name} {'x'.join(map(str, A.shape))}{rule}"
+            depth = display.enter(title)
         is_timed = signatures.is_compiling is None or not signatures.is_compiling()
         start = time.perf_counter() if is_timed else 0.0
         try:
-            result = perform(chosen.implementation(A, *arguments))
+            result = chosen.implementation(A, *arguments)
+            while type(result) is Choice:
+                if display is not None:
+                    display.rename(f"{title} by {result}")
+                result = result.run()
         except BaseException:
             if outer is None:
                 state.unasked.clear()
             raise
         finally:
             state.current = outer
+            if display is not None:
+                display.leave(depth)
         if outer is None and state.waiting is None and not settle(current.reports):
             return None, None
         seconds = time.perf_counter() - start if is_timed else None
@@ -342,6 +357,12 @@ class Function:
 _numbers = itertools.count()
 _functions: weakref.WeakValueDictionary[int, Function] = weakref.WeakValueDictionary()
 _registering = threading.Lock()
+
+
+def _may_be_watched() -> bool:
+    """Whether a call computes now, and nothing shows it yet."""
+    is_compiled = signatures.is_compiling is not None and signatures.is_compiling()
+    return not (is_compiled or planning()) and state.display is None
 
 
 def _resolve_at_compile_time(number: int, description: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ import copy
 import functools
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -79,6 +80,11 @@ class Cost:
     flops: float = 0.0
     memory: float = 0.0
 
+    def __str__(self) -> str:
+        flops = _human(self.flops, 1000.0, ("", "k", "M", "G", "T", "P", "E"))
+        memory = _human(self.memory, 1024.0, ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
+        return f"{flops}flop, {memory}B"
+
     def __add__(self, other: Cost) -> Cost:
         return Cost(self.flops + other.flops, self.memory + other.memory)
 
@@ -86,6 +92,13 @@ class Cost:
     def of(x: Any) -> Cost:
         """What a `cost=` may return, a `Cost` or a number of flops, as a `Cost`."""
         return x if isinstance(x, Cost) else Cost(float(x))
+
+
+def _human(x: float, step: float, prefixes: tuple[str, ...]) -> str:
+    power = 0 if math.isfinite(x) else len(prefixes)
+    while abs(x) >= step * 0.9995 and power < len(prefixes) - 1:
+        x, power = x / step, power + 1
+    return f"{x:.3g} {prefixes[power] if math.isfinite(x) else ''}"
 
 
 class Choice(NamedTuple):
@@ -112,6 +125,10 @@ class Choice(NamedTuple):
     cost: Any = None
     why: Any = ""
     like: Callable[[], Any] | None = None
+
+    def __str__(self) -> str:
+        cost = self.cost() if callable(self.cost) else self.cost
+        return self.method if cost is None else f"{self.method}, {Cost.of(cost)}"
 
 
 def perform(result: Any) -> Any:

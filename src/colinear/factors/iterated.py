@@ -21,7 +21,7 @@ from ..operators.autograd import linearised
 from ..operators.context import Context, broadcast_batches
 from ..operators.tree import TEST_HOOKS, memo
 from ..properties import POSITIVE_SEMIDEFINITE
-from ..status import FIRST_FAILURE, Status, deliver, failed
+from ..status import FIRST_FAILURE, Status, deliver, failed, state
 from .inverse import (
     TURNED,
     adjoint_parts,
@@ -100,7 +100,8 @@ class Iterated(LinearOperator):
         batch = broadcast_batches(self.A.batch_shape, B.shape[:-2])
         B = xp.astype(xp.broadcast_to(B, (*batch, *B.shape[-2:])), working)
         method = self.method
-        watch = Monitor(is_detailed(), method.callback, method.progress, method.name, vector)
+        is_shown = method.progress or state.display is not None
+        watch = Monitor(is_detailed(), method.callback, is_shown, method.name, vector)
         tol = float(method.tolerance(xp, dtype))
         # What is reported inside a loop means nothing outside it; overflow becomes a status, not a
         # warning.

@@ -4,6 +4,7 @@ nothing of any operator. Those that name an algorithm of ours stand beside it, i
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from ..errors import MethodError
 from ..properties import CLOSED, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, strongest_names
 from ..status import Status
 from .iterate import Outcome, Products, by_steps, solve_in_cycles
+from .loop import watching
 
 
 class Method:
@@ -24,6 +26,7 @@ class Method:
 
     _is_method: ClassVar[bool] = True
     tol: float | None
+    progress: bool = False  # whether what is under way is shown
 
     is_iterative: ClassVar[bool] = False  # whether it multiplies by the operator only
     is_stochastic: ClassVar[bool] = False  # whether its answer is an estimate with a standard error
@@ -45,6 +48,10 @@ class Method:
     def tolerance(self, xp: Any, dtype: Any) -> float:
         """The relative residual asked for: `tol`, or the square root of the dtype's epsilon."""
         return math.sqrt(xp.eps(dtype)) if self.tol is None else self.tol
+
+    def watching(self) -> contextlib.AbstractContextManager[None]:
+        """A block in which what is under way is shown."""
+        return watching()
 
     def without_arrays(self) -> Any:
         """The same method as something static, hashable by value."""
@@ -83,6 +90,9 @@ def check_callback(method: Any) -> None:
         raise TypeError(f"{method.name}: callback must be a function of the progress, not {kind}.")
 
 
+SHOWN: Any = field(default=False, kw_only=True, compare=False)  # `progress` of a method
+
+
 @dataclass(frozen=True)
 class Auto(Method):
     """Choose by structure, annotations and size; fall back where the choice fails, and say so.
@@ -95,18 +105,31 @@ class Auto(Method):
         Of iterative methods, if one is chosen.
     exact : bool
         Whether stochastic answers are forbidden.
+    progress : bool
+        Whether to show on standard error what is under way, from the third second on.
     """
 
     tol: float | None = None
     max_iters: int | None = None
     exact: bool = False
+    progress: bool = SHOWN
 
 
 @dataclass(frozen=True)
 class Direct(Method):
-    """What the factorisations share. Not to be used itself."""
+    """What the factorisations share. Not to be used itself.
+
+    Parameters
+    ----------
+    tol : float, optional
+        The relative residual that is asked for; default sqrt(eps) of the dtype.
+    progress : bool
+        Whether to show on standard error what is under way, with the flops that it is expected to
+        take, from the third second on.
+    """
 
     tol: float | None = None
+    progress: bool = SHOWN
 
 
 class Cholesky(Direct):
@@ -184,7 +207,7 @@ class Iterative(Method):
         `callback(progress)` after each iteration, with `progress.iteration`, `progress.residual`
         and `progress.x`; the run ends if it returns something true.
     progress : bool
-        Whether to draw a bar (with tqdm).
+        Whether to show on standard error how far it is, from the third second on.
     precision : str, optional
         "float32", "float16" or "bfloat16": iterate in this precision, and refine to full accuracy.
     """
@@ -268,7 +291,7 @@ class Spectral(Method):
         `callback(progress)` after each restart, with `progress.iteration` and `progress.residual`
         (estimated, of each pair); the run ends if it returns something true. Not inside jit.
     progress : bool
-        Whether to draw a bar (with tqdm).
+        Whether to show on standard error how far it is, from the third second on.
     """
 
     tol: float | None = None

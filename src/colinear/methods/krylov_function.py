@@ -12,13 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..backends import Array, adjoint, places_like, without_zeros, zeros_like
 from .arnoldi import ArnoldiRun
-from .base import Method, check_integer
+from .base import SHOWN, Method, check_integer
 from .basis import SMALL, all_finite, count_of, every, expand, fill, norm, rows, smaller, within
 from .lanczos import LanczosRun
+from .loop import show
 from .restarted import KrylovState
 from .vectors import LinearMap
 
@@ -48,6 +50,8 @@ class Krylov(Method):
         in parts, exp(A) = exp(A/s)^s, each of so many.
     seed : int
         Of the random numbers.
+    progress : bool
+        Whether to show on standard error what is under way, from the third second on.
 
     Examples
     --------
@@ -61,6 +65,7 @@ class Krylov(Method):
     tol: float | None = None
     max_iters: int | None = None
     seed: int = 0
+    progress: bool = SHOWN
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -181,6 +186,8 @@ def converge(
 
     def look(r: Converging) -> Converging:
         state = fill(xp, step, r.state, smaller(xp, r.state.j + LOOK, m))
+        if not xp.is_functional:
+            show(partial("Krylov: step {} of {} at most".format, state.j, m))
         found = coefficients(state)
         c, scale, rounding, doubt, is_exact = found
         shift = xp.exp(xp.minimum(r.found.scale - scale, MOST))

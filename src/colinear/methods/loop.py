@@ -1,5 +1,5 @@
-"""The loop that drives the recurrence of every method, `step(ops, state) -> state`; and the
-history, the user's callback and the bar, to which it shows each step.
+"""The loop that drives the recurrence of every method, `step(ops, state) -> state`; the history,
+the user's callback and the display of what is under way, to which it shows each step.
 
 A state is a `State`, whose fields a step updates; it has at least
 
@@ -12,7 +12,12 @@ and columns whose status is not RUNNING stand still. The loop is Python's in Num
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +25,7 @@ from typing import Any, NamedTuple
 
 from ..backends import Array
 from ..dispatch import signatures
+from ..status import state as thread
 from .vectors import RUNNING
 
 LONGEST_HISTORY = 10_000
@@ -41,7 +47,7 @@ class Progress:
 
 
 class Monitor(NamedTuple):
-    """Who looks on: whether the history is kept, the user's callback, and the bar. Static and
+    """Who looks on: whether the history is kept, the user's callback, and the display. Static and
     hashable."""
 
     record: bool = False
@@ -67,29 +73,6 @@ def recorded(xp: Any, history: Array, iteration: Any, residual: Array) -> Array:
     last = history.shape[0] - 1
     at = xp.minimum(iteration, last)
     return xp.set_at(history, at, xp.where(iteration <= last, residual, history[at]))
-
-
-def progress_bar(title: str) -> Callable[[Any, Any], None]:
-    """A bar of tqdm's as a function of (iteration, residual); (None, None) closes it."""
-    try:
-        from tqdm.auto import tqdm
-    except ImportError as error:
-        raise ImportError(
-            "progress=True draws its bar with tqdm, which is not installed: "
-            "pip install 'colinear[progress]'",
-            name="tqdm",
-        ) from error
-    bar = tqdm(desc=title, unit="it")
-
-    def move(iteration: Any, residual: Any) -> None:
-        if iteration is None:
-            bar.close()
-            return
-        worst = float(residual.max()) if getattr(residual, "shape", ()) else float(residual)
-        bar.set_postfix_str(f"residual {worst:.1e}", refresh=False)
-        bar.update(int(iteration) - bar.n)  # which tqdm draws ten times a second at most
-
-    return move
 
 
 class HostBar:
@@ -257,3 +240,148 @@ class Loop:
 def is_compiling() -> bool:
     """Whether torch.compile is at work."""
     return signatures.is_compiling is not None and bool(signatures.is_compiling())
+
+
+# What is under way, as one line on standard error: asked for by `progress=True` of a method, or by
+# the command line.
+#
+# It names the calls in a block `watching`, outermost first, how far the innermost is, and the
+# seconds so far. Loops move it on. A thread writes it too, since a factorisation cannot say how far
+# it is. Calls are named only where an `Info` is made of each: where nothing is shown, nothing is
+# paid.
+
+
+SECONDS_UNSEEN = 2.0  # in which nothing is shown
+SECONDS_ON_TERMINAL, SECONDS_ELSEWHERE = 1.0, 10.0  # between two texts; elsewhere all of them stay
+clock = time.monotonic
+_displays: list[Display] = []  # of all threads
+
+
+class Display:
+    """The line of text on what is under way."""
+
+    def __init__(self) -> None:
+        self._titles: list[str] = []  # of calls under way; the first stays when it has ended
+        self._depth = 0
+        self._how_far: Callable[[], str] = str
+        self._start = clock()
+        self._due = self._start + SECONDS_UNSEEN
+        self._write: Callable[[str | None], Any] | None = None
+        self._lock, self._has_ended = threading.Lock(), threading.Event()
+
+    def enter(self, title: str) -> int:
+        """Begin a call inside the one under way; `leave` takes what is returned."""
+        depth, self._how_far = self._depth, str
+        self._titles[depth:], self._depth = [title], depth + 1
+        return depth
+
+    def leave(self, depth: int) -> None:
+        """End a call, and all inside it."""
+        self._depth, self._how_far = depth, str
+        del self._titles[max(depth, 1) :]
+
+    def rename(self, title: str) -> None:
+        """Give the innermost call another title, when more is known of it."""
+        self._titles[-1] = title
+        self.show()
+
+    def move(self, how_far: Callable[[], str]) -> None:
+        """Say how far the innermost call is, by a function that is called when it is shown."""
+        self._how_far = how_far
+        self.show()
+
+    def show(self) -> None:
+        """Write the line, if it is time to."""
+        if clock() >= self._due and sys.stderr is not None:
+            with self._lock, contextlib.suppress(OSError):
+                self._draw()
+
+    def keep_showing(self) -> None:
+        """Write the line now and then until it has ended."""
+        while not self._has_ended.wait(SECONDS_ON_TERMINAL):
+            self.show()
+
+    def end(self) -> None:
+        """Write the line for the last time, if it was ever seen."""
+        self._has_ended.set()
+        with self._lock, contextlib.suppress(OSError):
+            if self._write is not None:
+                self._draw()
+                self._write(None)
+            self._due = float("inf")
+
+    def _draw(self) -> None:
+        now, is_terminal, how_far = clock(), sys.stderr.isatty(), self._how_far()
+        parts = [*self._titles, how_far] if how_far else self._titles
+        text = f"{' > '.join(parts)}, {now - self._start:.0f} s"
+        width = shutil.get_terminal_size().columns - 1
+        if is_terminal and len(text) > width > 10:  # the end says most
+            text = f"{text[: width // 3]}...{text[width // 3 + 3 - width :]}"
+        self._write = self._write or _writer(text, is_terminal)
+        self._write(text)
+        self._due = now + (SECONDS_ON_TERMINAL if is_terminal else SECONDS_ELSEWHERE)
+
+
+def _writer(first: str, is_terminal: bool) -> Callable[[str | None], Any]:
+    """What writes a text, this one first, over the one before, or below it; None ends the line."""
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        before, after, last = ("\r\033[K", "", "\n") if is_terminal else ("", "\n", "")
+
+        def write(text: str | None) -> None:
+            sys.stderr.write(last if text is None else before + text + after)
+            sys.stderr.flush()
+
+        return write
+    bar = tqdm(desc=first, bar_format="{desc}")
+    return lambda text: bar.close() if text is None else bar.set_description_str(text)
+
+
+@contextlib.contextmanager
+def watching(title: str = "") -> Iterator[None]:
+    """Show what is under way in this block, under this title if it has one, unless a block around
+    it does."""
+    if thread.display is not None:
+        yield
+        return
+    display = thread.display = Display()
+    if title:
+        display.enter(title)
+    _displays.append(display)
+    ticker = threading.Thread(target=display.keep_showing, daemon=True)
+    ticker.start()
+    try:
+        yield
+    finally:
+        thread.display = None
+        _displays.remove(display)
+        display.end()
+        ticker.join()
+
+
+def show(how_far: Callable[[], str]) -> None:
+    """Say how far the call under way is, if someone has asked to see it."""
+    if thread.display is not None:
+        thread.display.move(how_far)
+
+
+def progress_bar(title: str) -> Callable[[Any, Any], None]:
+    """What shows the iteration and the residual of a loop; (None, None) ends it. A program that
+    JAX runs in a thread of its own joins the display that is there; a loop outside of all calls
+    has one of its own."""
+    around = thread.display or (_displays[-1] if _displays else None)
+    display = around or Display()
+
+    def move(iteration: Any, residual: Any) -> None:
+        if iteration is not None:
+            display.move(partial(_iteration_text, title, int(iteration), residual))
+        elif around is None:
+            display.end()
+
+    return move
+
+
+def _iteration_text(title: str, iteration: int, residual: Any) -> str:
+    worst = float(residual.max()) if getattr(residual, "shape", ()) else float(residual)
+    return f"{title}: iteration {iteration}, residual {worst:.1e}"

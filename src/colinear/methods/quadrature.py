@@ -34,7 +34,7 @@ from ..backends import Array, places_like, positive_or_one, zeros_like
 from ..properties import POSITIVE_SEMIDEFINITE
 from ..status import Status
 from . import cg
-from .base import check_choice, check_integer
+from .base import SHOWN, check_choice, check_integer
 from .basis import count_of, pick, put
 from .iterate import multiplied
 from .loop import NO_MONITOR, Loop
@@ -78,7 +78,7 @@ class SLQ(Stochastic):
     distribution : {"rademacher", "gaussian", "sphere"}
     tol : float, optional
         The relative error to reach, as for the other estimators.
-    confidence, seed
+    confidence, seed, progress
         See the other estimators.
     preconditioner : operator or factory, optional
         M = P^-1 with a known determinant, such as `Jacobi()`, `PivotedCholesky(rank)` or
@@ -115,6 +115,7 @@ class SLQ(Stochastic):
     quadrature: str = "gauss"
     interval: tuple[float, float] | None = None
     seed: Any = field(default=0, compare=False)
+    progress: bool = SHOWN
 
     needs = POSITIVE_SEMIDEFINITE
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import NormalDist
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,7 +21,8 @@ import numpy as np
 from ..backends import Array, get, inner_products, namespace_of, positive_or_one, program
 from ..info import recording
 from ..status import FIRST_FAILURE, Status, combine, failed
-from .base import Method, check_choice, check_integer
+from .base import SHOWN, Method, check_choice, check_integer
+from .loop import show
 from .vectors import LinearMap
 
 SMALL = 2**31  # seeds below this are the same number in every framework
@@ -53,6 +55,8 @@ class Stochastic(Method):
     seed : int, JAX key, or NumPy or torch generator
         Of the random numbers. An integer or a key gives the same answer each time; a generator
         moves on.
+    progress : bool
+        Whether to show on standard error what is under way, from the third second on.
     """
 
     probes: int | None
@@ -111,7 +115,7 @@ class Hutchinson(Stochastic):
         sums.
     batch_size : int, optional
         As `per_term`, with one random vector for each so many terms: fewer random numbers.
-    tol, confidence, seed
+    tol, confidence, seed, progress
         See the other estimators: draw until the confidence interval is that small.
 
     Examples
@@ -130,6 +134,7 @@ class Hutchinson(Stochastic):
     confidence: float = 0.95
     seed: Any = field(default=0, compare=False)
     batch_size: int | None = None
+    progress: bool = SHOWN
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -149,6 +154,7 @@ class SimpleEstimator(Stochastic):
     tol: float | None = None
     confidence: float = 0.95
     seed: Any = field(default=0, compare=False)
+    progress: bool = SHOWN
 
 
 class HutchPP(SimpleEstimator):
@@ -317,6 +323,7 @@ def averaged(
     state = first
     if tol is None:
         for start in range(0, most, width):
+            show(partial("{} of {} samples".format, start, most))
             state = merged(xp, state, *sample(state.block, min(width, most - start)), event)
         return state, True
     width = min(width, most)
@@ -339,6 +346,7 @@ def averaged(
     else:
         while going(state):  # at the start it does: nothing is known
             state = step(state)
+            show(partial("{} samples, of {} at most".format, state.drawn, most))
     met = xp.all(ratio_to_goal(xp, state, tol, confidence, event) <= 1)
     return state, met if traced else bool(met)
 

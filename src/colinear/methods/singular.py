@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..backends import Array, adjoint, zeros_like
-from .base import Method, Spectral, check_integer
+from .base import SHOWN, Method, Spectral, check_integer
 from .basis import expand, extend, fresh, norm, put, put_row, rotate
 from .restarted import KrylovState, Restarted
 from .vectors import LinearMap
@@ -165,6 +165,8 @@ class RandomizedSVD(Method):
         Of the random numbers.
     rank : int, optional
         Of `pinv`: how many triplets the pseudoinverse is made of; all if not given. (`svd` has k.)
+    progress : bool
+        Whether to show on standard error what is under way, from the third second on.
 
     Examples
     --------
@@ -180,6 +182,7 @@ class RandomizedSVD(Method):
     power_iterations: int = 2
     seed: int = 0
     rank: int | None = None
+    progress: bool = SHOWN
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,7 +20,6 @@ from ..dispatch import function, rule
 from ..dispatch.functions import Function
 from ..errors import MethodError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ..status import state
 from .banded import Banded, Tridiagonal, natural_length, pad_with_zeros
 from .base import LinearOperator
 from .block import BlockDiag
@@ -33,7 +32,7 @@ from .scaled import Scaled, beside
 from .sparse import Sparse, collected, from_coordinates
 from .sum import Sum
 from .toeplitz import Circulant, Convolution, Toeplitz
-from .tree import Index
+from .tree import Index, once_in_call
 from .unitary import Permutation
 
 SHIFT = ScaledIdentity | Identity
@@ -334,14 +333,15 @@ def with_symmetry_of_entries(A: LinearOperator) -> Any:
     """
     if A.is_neutral or A.xp.is_compiling() or A.shape[-1] != A.shape[-2] or 0 in A.shape:
         return A
-    if state.call is None:
-        state.call = object()
-    call, found = A.__dict__.get("_shown", (None, None))
-    if call is not state.call:
-        found = _shown_by_operands(A) if isinstance(A, INHERITING) else _shown_by_entries(A)
-        found = None if found is A else found  # no reference to itself: it holds memory
-        A.__dict__["_shown"] = state.call, found
+    found = once_in_call(A, "_shown", lambda: _shown_beyond(A))
     return A if found is None else found
+
+
+def _shown_beyond(A: LinearOperator) -> Any:
+    """A with what its entries show; None, not a reference to itself that holds memory, if that is
+    no more."""
+    found = _shown_by_operands(A) if isinstance(A, INHERITING) else _shown_by_entries(A)
+    return None if found is A else found
 
 
 def _shown_by_operands(A: Any) -> Any:

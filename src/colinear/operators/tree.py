@@ -16,7 +16,7 @@ from ..dispatch import signatures
 from ..dispatch.calls import retry_deeper
 from ..errors import ShapeError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
-from ..status import is_unseen
+from ..status import is_unseen, state
 
 Shape = tuple[int, ...]
 Map = Callable[[Any], Any]
@@ -186,6 +186,18 @@ else:
             if signatures.is_compiling is None or not signatures.is_compiling():
                 object.__setattr__(instance, self.name, value)
             return value
+
+
+def once_in_call(A: Any, name: str, look: Callable[[], Any]) -> Any:
+    """What `look()` sees of the values of an operator, remembered on it under this name until the
+    outermost call ends: arrays may be changed between two calls."""
+    if state.call is None:
+        state.call = object()
+    call, seen = A.__dict__.get(name, (None, None))
+    if call is not state.call:
+        seen = look()
+        A.__dict__[name] = state.call, seen
+    return seen
 
 
 # What an operator is made of: which fields are leaves and which are structure, and how the tree is

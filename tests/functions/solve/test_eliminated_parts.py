@@ -9,6 +9,7 @@ import pytest
 
 import colinear as co
 from colinear import backends
+from colinear.functions.solve.elimination import verdict
 from colinear.status import Status
 
 SIZES = (1e-8, 1e-12, 1e-16, 1e-18, 1e-30, 0.0)
@@ -450,3 +451,11 @@ def test_every_matrix_of_a_batch_is_judged_where_they_share_a_right_side():
     wanted = np.linalg.solve(dense, np.broadcast_to(b, (2, 6))[..., None])[..., 0]
     for method in (None, co.QR()):
         np.testing.assert_allclose(co.solve(A, b, method), wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+def test_an_inverse_that_gives_nothing_is_not_taken_for_right(framework: str) -> None:
+    """Found by the fuzzer: all that a spoiled inverse made of the probe had cancelled."""
+    pytest.importorskip(framework)
+    A = co.Dense(np.array([[2.0, 1.0], [0.0, 3.0]])).to(backend=framework)
+    assert Status(int(verdict(A, co.Zero(2, 2, like=A)))).is_failure

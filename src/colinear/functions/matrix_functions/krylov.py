@@ -3,6 +3,7 @@ too large to be formed, and where few columns come cheaper so."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import operator
@@ -164,7 +165,10 @@ class KrylovFunction:
         if xp.name == "torch" and any(xp.is_traced(x) for x in (X, *leaves)):
             return autodiff.krylov_product(self, A, xp.astype(X, out), None)
         held = xp.astype(xp.stop_gradient(X), dtype)
-        result, error, steps, status, parts = self.product(A.detach(), held)
+        # a product may be made long after the function was called
+        is_shown = self.method.progress and not xp.is_compiling()
+        with self.method.watching() if is_shown else contextlib.nullcontext():
+            result, error, steps, status, parts = self.product(A.detach(), held)
         tol, message = self.method.tolerance(xp, dtype), ""
         if xp.is_complex(result) and not xp.is_complex(out):  # which is cut off
             lost = xp.max(xp.abs(xp.imag(result))) > max(tol, LOST) * xp.max(xp.abs(result))

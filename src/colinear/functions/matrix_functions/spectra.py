@@ -331,10 +331,17 @@ def factored(A: LinearOperator) -> Factored | None:
     matrices = tuple(once_each(lambda factor: xp.astype(dense(factor), A.dtype), factors))
     held = once_each(lambda factor: factor.detach(), factors)
     pairs = once_each(eig, held)
+    if not A.is_complex:  # those of a circulant are Fourier vectors, though real ones span the same
+        pairs = [eig(_as_matrix(B)) if V.is_complex else (v, V) for B, (v, V) in zip(held, pairs)]
     real = xp.real_dtype(A.dtype)
     a, b = _real_number(A, a), _real_number(A, b)
     values, vectors = zip(*((xp.astype(v, real), xp.astype(dense(V), A.dtype)) for v, V in pairs))
     return Factored(A, Factors(matrices, values, vectors, a, b), isinstance(C, KroneckerSum))
+
+
+def _as_matrix(B: LinearOperator) -> LinearOperator:
+    """A self-adjoint B as a matrix, of which no more is known."""
+    return Dense(dense(B))._claim(SELF_ADJOINT)
 
 
 def differentiable_inverse(A: LinearOperator) -> LinearOperator | None:

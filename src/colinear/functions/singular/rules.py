@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ... import autodiff
-from ...backends import Array, adjoint, namespace_of, positive_or_one
+from ...backends import Array, adjoint, eye_like, namespace_of, positive_or_one
 from ...dispatch import rule
 from ...factors.function import KroneckerFunction
 from ...factors.inverse import Inverse
@@ -185,10 +185,19 @@ def compressed(A: Any) -> tuple[Array, Array, Array]:
     """Q, R C S^H and P of U C V^H with U = Q R and V = P S: the same singular values in a core
     of the size of the rank."""
     xp = A.xp
-    Q, R = autodiff.qr(xp, A.U)
-    P, S = (Q, R) if A.V is None else autodiff.qr(xp, A.V)
+    Q, R = _orthonormal_columns(xp, A.U)
+    P, S = (Q, R) if A.V is None else _orthonormal_columns(xp, A.V)
     inner = R if A.core is None else xp.matmul(R, A.core)
     return Q, xp.matmul(inner, adjoint(xp, S)), P
+
+
+def _orthonormal_columns(xp: Any, U: Array) -> tuple[Array, Array]:
+    """Q and R with U = Q R. Of a U that is not tall Q is I, which has derivatives also where the
+    triangle would be singular."""
+    m, n = U.shape[-2:]
+    if m > n:
+        return autodiff.qr(xp, U)
+    return xp.broadcast_to(eye_like(xp, U[..., :m]), (*U.shape[:-2], m, m)), U
 
 
 def eigenvectors_are_structured(A: LinearOperator) -> bool:

@@ -151,12 +151,12 @@ def verdict(A: LinearOperator, X: LinearOperator) -> Any:
         vectors = p, x, r, image, held(X @ r), held(A @ p)
         sizes = (column_norms(xp, Y)[..., 0] for Y in vectors)
         p_size, x_size, r_size, image_size, error, p_image_size = sizes
-        x_size = xp.where(x_size == 0, math.inf, x_size)  # A^-1 p is not zero
-        norm = xp.maximum(image_size / x_size, p_image_size / p_size)  # at most |A|
+        scale = xp.where(x_size == 0, math.inf, x_size)  # A^-1 p is not zero
+        norm = xp.maximum(image_size / scale, p_image_size / p_size)  # at most |A|
         # |A^-1 p| / |p| is |A^-1| / sqrt(n) or so for a p without structure.
-        growth = MARGIN * math.sqrt(n) * eps * norm * x_size / p_size
+        growth = MARGIN * math.sqrt(n) * eps * norm * scale / p_size
         backward = r_size / (norm * x_size + p_size)
-        error = error / x_size
+        error = error / scale
         regular = growth < 0.1
         is_right = (error <= _tolerance(A)) | ((error <= growth) & regular)
         is_right = is_right & (backward <= math.sqrt(eps))

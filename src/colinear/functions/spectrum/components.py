@@ -18,6 +18,7 @@ from ...methods.structured import all_pairs, few_pairs
 from ...operators import Dense, Diagonal, LinearOperator, Product, Sine, Sparse, Tridiagonal
 from ...operators.context import kind_of
 from ...operators.sparse import SparseStructure
+from ...operators.tree import once_in_call
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Unitary
 from ...status import combine
 from ..common import host_value, ignore_float_errors, values_are_seen
@@ -200,15 +201,13 @@ def _is_well_conditioned(A: Any, logarithms: Any) -> bool:
 
 
 def _on_host(A: Any) -> list[Any]:
-    """The three diagonals as they are; the operator keeps those of a device."""
+    """The three diagonals as they are; those of a device are copied once in a call."""
     xp, diagonals = A.xp, (A.lower, A.diag, A.upper)
     # JAX traces what is computed inside a program, even of arrays that can be seen
     values = [xp.peek(d) for d in diagonals]
-    if all(d is not None for d in values):
-        return values
-    if "_diagonals_on_host" not in A.__dict__:
-        A.__dict__["_diagonals_on_host"] = xp.fetch(diagonals)
-    return A.__dict__["_diagonals_on_host"]
+    if any(d is None for d in values):
+        values = once_in_call(A, "_diagonals_on_host", lambda: xp.fetch(diagonals))
+    return values
 
 
 def _entries(A: Any, count: int | None = None) -> list[Any]:

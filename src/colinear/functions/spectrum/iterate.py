@@ -7,6 +7,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from numbers import Number, Real
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from ...methods.power_iteration import power_iteration
 from ...operators import LinearOperator
 from ...operators.autograd import linearised
 from ...properties import POSITIVE_SEMIDEFINITE
-from ...status import Status, first_failure, known_status
+from ...status import Status, first_failure, known_status, state
 from ..common import (
     host_value,
     ignore_float_errors,
@@ -76,9 +77,14 @@ def program_of(function: str, A: LinearOperator, run: Any, method: Any, *static:
     """A run as a function of operators and arrays, compiled by JAX unless someone is called from
     it."""
     xp = A.xp
-    if getattr(method, "callback", None) is None and not getattr(method, "progress", False):
+    is_traced = xp.is_traced(next(A.leaves(), 0))
+    if not isinstance(method, Spectral):
         return program(xp.name, run, method, *static)
-    if xp.is_traced(next(A.leaves(), 0)):
+    if state.display is not None and not (xp.is_functional or is_traced):
+        method = replace(method, progress=True)
+    if method.callback is None and not method.progress:
+        return program(xp.name, run, method, *static)
+    if is_traced:
         raise MethodError(
             f"{function}: {method.name} cannot call back from inside a traced program; leave out "
             "callback and progress."
@@ -420,12 +426,14 @@ def iterative_pairs(
 
 def _message(asked: Asked, found: Found, status: Any, converged: Array) -> str:
     xp, method = asked.A.xp, asked.chosen
+    has_shift = bool(getattr(method, "shift", None))
     if status is Status.NONFINITE:
         return f"at iteration {int(found.matvecs) - converged.shape[-1]}"
     if status is Status.BREAKDOWN:
         return DIVERGED
     if status is Status.INACCURATE and asked.is_hermitian:
-        return "A is not self-adjoint, as was claimed"
+        is_lost = "A is lost in the roundings of a shift that is far larger than it, or "
+        return f"{is_lost if has_shift else ''}A is not self-adjoint, as was claimed"
     if not isinstance(status, Status) or not status.is_failure:
         return ""
     count = int(host_value(xp, converged).sum())

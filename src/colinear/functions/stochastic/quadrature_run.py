@@ -14,6 +14,7 @@ from ...backends import Array, get, is_array, program
 from ...errors import MethodError
 from ...info import recording
 from ...methods import SLQ
+from ...methods.loop import show
 from ...methods.quadrature import (
     Runs,
     advance,
@@ -84,6 +85,7 @@ def quadrature(
         alphas.append(on_host(xp, alpha))
         betas.append(on_host(xp, beta))
         j += steps
+        show(partial("step {} of {} at most".format, j, limit))
         alive = np.asarray(xp.to_numpy(runs.alive))
         if j < look and j < limit and alive.any() and np.isfinite(betas[-1]).all():
             continue

@@ -4,7 +4,7 @@ with random vectors beside b."""
 from __future__ import annotations
 
 import math
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 from ...autodiff.implicit import equation
@@ -15,6 +15,7 @@ from ...factors.inverse import Inverse
 from ...factors.iterated import solve_for_derivative
 from ...info import recording
 from ...methods import CG, SLQ, Auto, Cholesky, Method, fitting
+from ...methods.loop import show
 from ...methods.quadrature import Solved, cg_quadrature
 from ...methods.sampling import DEFAULT_PROBES, standard_error
 from ...operators import LinearOperator
@@ -207,6 +208,7 @@ def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Arr
         right = xp.stop_gradient(B[..., : 0 if blocks else count])
         blocks.append(_run(fixed, M, right, R, tol, limit))
         drawn += R.shape[-1]
+        show(partial("{} random vectors, of {} at most".format, drawn, most))
         mean, error = _averaged(xp, blocks)
         met = meets(xp, method, mean + logarithm, error, drawn)
         status = reduce(xp.maximum, (xp.max(block.status) for block in blocks))
