@@ -8,11 +8,13 @@ from typing import Any, ClassVar
 
 from ..autodiff import kronecker as derivatives
 from ..backends import Array, namespace_of
-from ..operators import Dense, Diagonal, Kronecker, LinearOperator, Product
+from ..dispatch import rule
+from ..operators import Dense, Diagonal, Kronecker, LinearOperator, Product, simplify
 from ..operators.context import Context, kind_of
+from ..operators.matrixfree import by_real_parts
 from ..operators.printing import bracketed
 from ..operators.tree import memo
-from .inverse import Implicit, in_batch_of, shape_of
+from .inverse import TURNED, Implicit, in_batch_of, shape_of
 
 # f(A) known by its products: what `exp(A)` and others return for a large A. Where it may be formed it
 # is when many columns, or entries, are asked for.
@@ -88,6 +90,56 @@ class FunctionOf(LinearOperator):
 
     def _expression(self) -> str:
         return f"{self.name}({self.A._expression()})"
+
+
+# f(A) of a real A by complex eigenvectors, as those of a circulant factor are.
+
+
+class RealPart(LinearOperator):
+    """A real operator that is held as complex ones, such as V diag(φ) V^H: the same in real
+    arithmetic."""
+
+    A: LinearOperator
+
+    shape = shape_of("A")
+    _transpose, _adjoint, _conj = TURNED
+
+    @memo
+    def _context(self) -> Context:
+        held = self.A._context
+        return held._replace(dtype=self.A.xp.real_dtype(held.dtype))
+
+    def _infer(self) -> int:
+        return self.A.properties
+
+    def _matmat(self, X: Array) -> Array:
+        xp = namespace_of(X)
+        if xp.is_complex(X):
+            return by_real_parts(self._matmat, X)
+        return xp.real(self.A @ X)
+
+    def _to_dense(self) -> Array:
+        return self.xp.real(self.A.to_dense())
+
+    @property
+    def _flops(self) -> float:
+        return self.A.flops
+
+    def _expression(self) -> str:
+        return f"Re({self.A._expression()})"
+
+
+@rule(simplify, RealPart)
+def complex_factors(A: Any) -> LinearOperator:
+    """a real A that is V diag(φ) V^H for complex V has their structure"""
+    return A.A
+
+
+def from_eigenpairs(A: LinearOperator, values: Array, V: LinearOperator) -> LinearOperator:
+    """V diag(values) V^H for orthonormal eigenvectors V of A: real where A and the values are."""
+    found: LinearOperator = Product(V, Diagonal(values), V.H)
+    is_real = not (A.is_complex or namespace_of(values).is_complex(values))
+    return RealPart._of(found) if is_real and found.is_complex else found
 
 
 # f of a Kronecker product or sum where derivatives are recorded: multiplied by as V diag(φ) V^H,

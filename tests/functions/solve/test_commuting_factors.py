@@ -103,3 +103,26 @@ def test_the_gradient_of_a_polynomial_is_that_of_its_matrix():
         torch.testing.assert_close(found, wanted)
         g, h = (torch.autograd.grad(x, M, retain_graph=True)[0] for x in (found, wanted))
         torch.testing.assert_close(g, h)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_real_factors_with_complex_eigenvectors_give_real_answers(framework: str) -> None:
+    xp = backends.get(framework)
+    C = co.Circulant(xp.asarray(np.array([4.0, 1.0, 0.0, 1.0])))
+    S = co.PSD(xp.asarray(np.array([[3.0, 0.5], [0.5, 2.0]])))
+    b = np.arange(8.0)
+    for K in (co.KroneckerSum(C, S), co.Kronecker(C, S) + 0.5 * I(8)):
+        exact = np.linalg.inv(xp.to_numpy(K.to_dense()))
+        inverse = co.inv(K)
+        found = [
+            (co.solve(K, xp.asarray(b)), exact @ b),
+            (co.diag(inverse), np.diag(exact)),
+            (inverse.T @ xp.asarray(b), exact @ b),
+            (inverse.to_dense(), exact),
+            (co.logdet(inverse), np.linalg.slogdet(exact)[1]),
+        ]
+        for got, wanted in found:
+            assert not xp.is_complex(got)
+            np.testing.assert_allclose(xp.to_numpy(got), wanted, atol=1e-12)
+        by_parts = inverse @ xp.asarray(b * (1 + 2j))
+        np.testing.assert_allclose(xp.to_numpy(by_parts), exact @ b * (1 + 2j), atol=1e-12)

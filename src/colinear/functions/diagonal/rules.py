@@ -13,6 +13,7 @@ from ...autodiff import resolvents
 from ...autodiff.kronecker import Grid
 from ...backends import Array, places_like
 from ...dispatch import arrange, perform, rule
+from ...factors.function import RealPart
 from ...factors.inverse import Implicit, Inverse
 from ...factors.structured import SpectralFactor
 from ...methods import fitting
@@ -347,6 +348,12 @@ def diag_spectral_inverse(A: Any, method: Any) -> Array:
     """diag(V diag(1/λ) V^-1) = (V * V^-T) (1/λ)"""
     factor = A.factor
     return A.xp.astype(diag(Product(factor.V, Diagonal(factor.d), factor.W), method), A.dtype)
+
+
+@rule(diag, RealPart)
+def diag_real_part(A: Any, method: Any) -> Array:
+    """diag(A) of a real A that is held as complex factors"""
+    return A.xp.real(diag(A.A, method))
 
 
 # flops that n products may take where derivatives are recorded: they are right for every kind of

@@ -20,9 +20,10 @@ from ... import autodiff
 from ...backends import Array, adjoint, eye_like, matrix_inverse, without_zeros
 from ...dispatch import Choice, Cost, function
 from ...factors.dense import probe
+from ...factors.function import from_eigenpairs
 from ...info import Info, report
 from ...methods import Auto, Eig, Eigh, Krylov, Method, fitting, roots
-from ...operators import Dense, Diagonal, LinearOperator, Product, ScaledIdentity
+from ...operators import Dense, LinearOperator, ScaledIdentity
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, first_failure, is_unseen, take_for_granted
 from ..common import (
@@ -303,7 +304,7 @@ def by_unitary(A: LinearOperator, f: Scalar, method: Method) -> LinearOperator:
         values, Q = eig(held, None, "LM", None if isinstance(method, Auto) else method)
     f_values = of_values(A, f, values)
     if not isinstance(Q, Dense):
-        found: LinearOperator = Product(Q, Diagonal(f_values), Q.H)
+        found = from_eigenpairs(A, f_values, Q)
     elif is_traced_or_differentiated(xp, M := dense(A)) and 0 not in M.shape:
         g = on_spectrum(A, f, f_values)
         X = autodiff.spectral_function(xp, g, M, values, Q.A, True)

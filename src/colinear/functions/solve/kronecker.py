@@ -12,6 +12,7 @@ import numpy as np
 
 from ...backends import Array, adjoint, namespace_of
 from ...dispatch import Choice, rule
+from ...factors.function import from_eigenpairs
 from ...factors.inverse import Inverse
 from ...factors.structured import SchurFactor, SpectralFactor
 from ...info import Info, report
@@ -101,7 +102,7 @@ def inv_kronecker_sum_power(A: Any, method: Any) -> LinearOperator:
     """((A ⊕ B)^p)^-1 = (Q ⊗ P) (Λ ⊕ M)^-p (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
     values, vectors = spectrum_by_factors(A.operands[0])
     reciprocals = reciprocal_spectrum(A.xp, values) ** len(A.operands)
-    return Product(vectors, Diagonal(reciprocals), vectors.H)._claim(A.properties)
+    return from_eigenpairs(A, reciprocals, vectors)._claim(A.properties)
 
 
 def _in_eigenvectors(

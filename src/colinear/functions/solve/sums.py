@@ -10,6 +10,7 @@ import numpy as np
 
 from ...backends import Array, adjoint, namespace_of
 from ...dispatch import arrange, rule
+from ...factors.function import from_eigenpairs
 from ...factors.inverse import Inverse
 from ...info import Info, labelled, report
 from ...operators import (
@@ -426,7 +427,7 @@ def inv_polynomial_of_factors(A: Any, method: Any) -> LinearOperator:
         return inv(A, method)
     values, vectors = spectrum_by_factors(A)
     reciprocals = reciprocal_spectrum(A.xp, values)
-    return Product(vectors, Diagonal(reciprocals), vectors.H)._claim(A.properties)
+    return from_eigenpairs(A, reciprocals, vectors)._claim(A.properties)
 
 
 def kronecker_and_shift(A: LinearOperator) -> tuple[Any, Any]:
