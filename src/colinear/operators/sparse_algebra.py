@@ -21,6 +21,7 @@ from ..dispatch.functions import Function
 from ..errors import MethodError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ..status import state
+from .autograd import linearised
 from .banded import Banded, Tridiagonal, natural_length, pad_with_zeros
 from .base import LinearOperator
 from .block import BlockDiag
@@ -30,7 +31,7 @@ from .diagonal import Diagonal, Identity, ScaledIdentity, scalar_of
 from .kronecker import Kronecker, KroneckerSum
 from .product import Product
 from .scaled import Scaled, beside
-from .sparse import Sparse, collected, from_coordinates
+from .sparse import Sparse, SparseStructure, collected, from_coordinates
 from .sum import Sum
 from .toeplitz import Circulant, Convolution, Toeplitz
 from .tree import Index
@@ -405,3 +406,92 @@ def _stored_diagonal(A: Any) -> Any:
         on = A.structure.rows == A.structure.columns
         return A.data[..., on] if on.sum() == A.shape[-1] else None
     return dict(zip(A.offsets, A.diagonals)).get(0)
+
+
+# What products show: a matrix with few diagonals, as the derivatives of discretised equations are.
+
+FEWEST_ROWS_ASSEMBLED = 1000
+MOST_DIAGONALS = 64  # of a matrix that is assembled
+UNIT_COLUMNS = 8  # multiplied to find the diagonals
+ROUNDS = 3  # of finding diagonals, those after the first from the rows in which some were missing
+MOST_SEEDED = 3e7  # numbers of the block by which the entries are found
+ROUNDINGS = 1000  # by which products with random vectors may differ from those of A
+
+
+def assembled(A: LinearOperator) -> Sparse | None:
+    """The sparse matrix whose products are those of A, from few of them; None where it was not found.
+
+    Unit vectors show which diagonals there are. Those of one residue modulo p, columns that no row
+    meets twice, are then multiplied as one vector: p products give all entries (Curtis, Powell and
+    Reid 1974). Products with random vectors must agree; in rows where they do not, products with
+    A^H show what is missing. It is made once in a call, of an A whose values can be seen.
+    """
+    m, n = A.shape[-2:]
+    if A.batch_shape or A.is_neutral or A.xp.is_compiling() or min(m, n) < FEWEST_ROWS_ASSEMBLED:
+        return None
+    if state.call is None:
+        state.call = object()
+    call, found = A.__dict__.get("_assembled", (None, None))
+    if call is not state.call:
+        B = A.detach()
+        is_hidden = any(map(A.xp.is_traced, (*B.arrays(), A.xp.zeros((1,)))))
+        found = None if is_hidden or A.dtype.itemsize == 2 else _assemble(linearised(B))
+        A.__dict__["_assembled"] = state.call, found
+    return found
+
+
+def _assemble(A: LinearOperator) -> Sparse | None:
+    xp, (m, n), random = A.xp, A.shape[-2:], np.random.default_rng(0)
+    W = xp.asarray(random.standard_normal((n, 2)), **kind_of(A))
+    image = A @ W
+    offsets: set[int] = set()
+    chosen = random.permutation(n)[:UNIT_COLUMNS]
+    # the first column alone: of a matrix that is full it is enough
+    for columns in (chosen[:1], chosen[1:]):
+        rows, places = np.nonzero(xp.to_numpy(A @ _units(A, n, columns)))
+        offsets.update((rows - columns[places]).tolist())
+        if len(offsets) > MOST_DIAGONALS:
+            return None
+    for _ in range(ROUNDS):
+        S = _with_diagonals(A, offsets)
+        if S is None:
+            return None
+        error = xp.max(xp.abs(image - S @ W), axis=-1)
+        bound = ROUNDINGS * xp.eps(A.dtype) * xp.max(S._map(xp.abs) @ xp.abs(W))
+        wrong = np.flatnonzero(xp.to_numpy(~(error <= bound)))
+        if not len(wrong):
+            return S
+        if not _has_adjoint(A):
+            return None
+        chosen = random.choice(wrong, min(UNIT_COLUMNS, len(wrong)), replace=False)
+        columns, places = np.nonzero(xp.to_numpy(A.H @ _units(A, m, chosen)))
+        offsets.update((chosen[places] - columns).tolist())
+    return None
+
+
+def _has_adjoint(A: Any) -> bool:
+    return A.backend != "numpy" or getattr(A, "multiply_adjoint", True) is not None
+
+
+def _units(A: LinearOperator, size: int, places: Any) -> Array:
+    """Unit vectors as columns."""
+    return A.xp.asarray(np.arange(size)[:, None] == places, **kind_of(A))
+
+
+def _with_diagonals(A: LinearOperator, offsets: set[int]) -> Sparse | None:
+    """The matrix of A if it has entries (i, i - k) for these k alone."""
+    m, n = A.shape[-2:]
+    k = np.array(sorted(offsets, reverse=True), dtype=np.int64)  # so that columns ascend in a row
+    sizes = range(max(1, len(k)), 4 * MOST_DIAGONALS)
+    p = next((p for p in sizes if len(set((k % p).tolist())) == len(k)), None)
+    if p is None or len(k) > MOST_DIAGONALS or n * p > MOST_SEEDED:
+        return None
+    Y = A @ A.xp.asarray(np.arange(n)[:, None] % p == np.arange(p), **kind_of(A))
+    i = np.arange(m)[:, None]
+    j = i - k
+    is_inside = (j >= 0) & (j < n)
+    at = np.where(is_inside, i * p + j % p, 0)
+    is_entry = is_inside & (A.xp.to_numpy(Y).reshape(-1)[at] != 0)
+    starts = np.concatenate([[0], np.cumsum(is_entry.sum(axis=1))])
+    data = A.xp.take(A.xp.reshape(Y, (-1,)), at[is_entry], axis=-1)
+    return Sparse._of(data, SparseStructure(starts, j[is_entry], (m, n)))
