@@ -18,7 +18,19 @@ from ..backends import Array, adjoint, places_like, without_zeros, zeros_like
 from .arnoldi import ArnoldiRun
 from .base import Method, check_integer
 from .basis import (
-    SMALL, all_finite, by_size, count_of, every, expand, fill, norm, larger, rows, smaller, widen, within
+    SMALL,
+    all_finite,
+    by_size,
+    count_of,
+    every,
+    expand,
+    fill,
+    larger,
+    norm,
+    rows,
+    smaller,
+    widen,
+    within,
 )  # fmt: skip
 from .lanczos import LanczosRun
 from .restarted import KrylovState
@@ -245,4 +257,3 @@ def leading(xp: Any, H: Array, j: Any) -> Array:
     """The leading part of H as far as it is filled; in JAX all of it that is square."""
     end = H.shape[-1] if xp.is_functional else max(j, 1)
     return H[..., :end, :end]
-

@@ -178,9 +178,9 @@ class Columns:
         """Keep the products that the recurrence makes. `Recorded` is raised where their results may
         not be written over."""
         if self.in_place:
-            multiply, adjoint = guarded(self.xp, multiply), guarded(self.xp, adjoint)
-        if self._is_by_columns:
-            multiply, adjoint, precondition = map(_by_columns, (multiply, adjoint, precondition))
+            by_columns = self._is_by_columns
+            multiply, adjoint = (guarded(self.xp, f, by_columns) for f in (multiply, adjoint))
+            precondition = guarded(self.xp, precondition, True) if by_columns else precondition
         self.multiply, self.adjoint, self.precondition = multiply, adjoint, precondition
 
     def goes_on(self, running: Any, state: Any, made: int) -> bool:
@@ -448,28 +448,19 @@ class Device(Single):
 # -------------------------------------------------------------------------------- arrays of numbers
 
 
-def guarded(xp: Any, multiply: Any) -> Any:
-    """A product that raises `Recorded` where torch records its derivatives."""
-    if xp.name != "torch" or multiply is None:
+def guarded(xp: Any, multiply: Any, is_by_columns: bool = False) -> Any:
+    """A product that raises `Recorded` where torch records its derivatives, and that gives NumPy
+    the numbers of a column side by side if that is asked for."""
+    if multiply is None or not (xp.name == "torch" or is_by_columns):
         return multiply
 
     def product(x: Array) -> Array:
         y = multiply(x)
+        if is_by_columns:
+            return y if y.flags.f_contiguous else y.copy(order="F")
         if y.requires_grad:
             raise Recorded
         return y
-
-    return product
-
-
-def _by_columns(multiply: Any) -> Any:
-    """A product of NumPy whose results have the numbers of a column side by side."""
-    if multiply is None:
-        return None
-
-    def product(X: Array) -> Array:
-        Y = multiply(X)
-        return Y if Y.flags.f_contiguous else Y.copy(order="F")
 
     return product
 

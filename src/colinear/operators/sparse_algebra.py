@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array
+from ..backends import Array, program
 from ..dispatch import function, rule
 from ..dispatch.functions import Function
 from ..errors import MethodError
@@ -413,6 +413,7 @@ def _stored_diagonal(A: Any) -> Any:
 FEWEST_ROWS_ASSEMBLED = 1000
 MOST_DIAGONALS = 64  # of a matrix that is assembled
 UNIT_COLUMNS = 8  # multiplied to find the diagonals
+BLOCK = 16  # columns that a program of JAX multiplies together
 ROUNDS = 3  # of finding diagonals, those after the first from the rows in which some were missing
 MOST_SEEDED = 3e7  # numbers of the block by which the entries are found
 ROUNDINGS = 1000  # by which products with random vectors may differ from those of A
@@ -433,65 +434,66 @@ def assembled(A: LinearOperator) -> Sparse | None:
         state.call = object()
     call, found = A.__dict__.get("_assembled", (None, None))
     if call is not state.call:
-        B = A.detach()
-        is_hidden = any(map(A.xp.is_traced, (*B.arrays(), A.xp.zeros((1,)))))
-        found = None if is_hidden or A.dtype.itemsize == 2 else _assemble(linearised(B))
+        B, xp = A.detach(), A.xp
+        is_hidden = any(map(xp.is_traced, (*B.arrays(), xp.zeros((1,)))))
+        is_tried = not is_hidden and A.dtype.itemsize > 2 and n * UNIT_COLUMNS <= MOST_SEEDED
+        found = _assemble(B if xp.is_functional else linearised(B)) if is_tried else None
         A.__dict__["_assembled"] = state.call, found
     return found
 
 
 def _assemble(A: LinearOperator) -> Sparse | None:
-    xp, (m, n), random = A.xp, A.shape[-2:], np.random.default_rng(0)
-    W = xp.asarray(random.standard_normal((n, 2)), **kind_of(A))
-    image = A @ W
-    offsets: set[int] = set()
+    (m, n), random = A.shape[-2:], np.random.default_rng(0)
+    W = random.standard_normal((n, 2))
     chosen = random.permutation(n)[:UNIT_COLUMNS]
-    # the first column alone: of a matrix that is full it is enough
-    for columns in (chosen[:1], chosen[1:]):
-        rows, places = np.nonzero(xp.to_numpy(A @ _units(A, n, columns)))
-        offsets.update((rows - columns[places]).tolist())
-        if len(offsets) > MOST_DIAGONALS:
-            return None
+    found = _multiply(A, np.concatenate([W, np.arange(n)[:, None] == chosen], axis=-1))
+    rows, places = np.nonzero(found[:, 2:])
+    offsets = set((rows - chosen[places]).tolist())
     for _ in range(ROUNDS):
-        S = _with_diagonals(A, offsets)
+        S = _with_diagonals(A, offsets) if len(offsets) <= MOST_DIAGONALS else None
         if S is None:
             return None
-        error = xp.max(xp.abs(image - S @ W), axis=-1)
-        bound = ROUNDINGS * xp.eps(A.dtype) * xp.max(S._map(xp.abs) @ xp.abs(W))
-        wrong = np.flatnonzero(xp.to_numpy(~(error <= bound)))
+        error = np.max(abs(found[:, :2] - S @ W), axis=-1)
+        bound = ROUNDINGS * A.xp.eps(A.dtype) * np.max(S._map(abs) @ abs(W))
+        wrong = np.flatnonzero(~(error <= bound))
         if not len(wrong):
-            return S
-        if not _has_adjoint(A):
+            data = A.xp.asarray(S.data, dtype=A.dtype, device=A._context.device)
+            return Sparse._of(data, S.structure)
+        if A.backend == "numpy" and getattr(A, "multiply_adjoint", True) is None:
             return None
         chosen = random.choice(wrong, min(UNIT_COLUMNS, len(wrong)), replace=False)
-        columns, places = np.nonzero(xp.to_numpy(A.H @ _units(A, m, chosen)))
+        columns, places = np.nonzero(_multiply(A.H, np.arange(m)[:, None] == chosen))
         offsets.update((chosen[places] - columns).tolist())
     return None
 
 
-def _has_adjoint(A: Any) -> bool:
-    return A.backend != "numpy" or getattr(A, "multiply_adjoint", True) is not None
+def _multiply(A: LinearOperator, X: Any) -> Any:
+    """A X of an array on the host; in JAX in blocks of one width, so that one program is enough."""
+    xp, k = A.xp, X.shape[-1]
+    width = BLOCK if xp.is_functional else k
+    X = np.pad(X, ((0, 0), (0, -k % width)))
+    run = program(xp.name, _product)
+    blocks = [xp.asarray(X[:, i : i + width], **kind_of(A)) for i in range(0, k, width)]
+    return np.concatenate([xp.to_numpy(run(A, block)) for block in blocks], axis=-1)[:, :k]
 
 
-def _units(A: LinearOperator, size: int, places: Any) -> Array:
-    """Unit vectors as columns."""
-    return A.xp.asarray(np.arange(size)[:, None] == places, **kind_of(A))
+def _product(xp: Any, A: LinearOperator, X: Array) -> Array:
+    return (linearised(A) if xp.is_functional else A) @ X
 
 
 def _with_diagonals(A: LinearOperator, offsets: set[int]) -> Sparse | None:
-    """The matrix of A if it has entries (i, i - k) for these k alone."""
+    """The matrix of A, on the host, if it has entries (i, i - k) for these k alone."""
     m, n = A.shape[-2:]
     k = np.array(sorted(offsets, reverse=True), dtype=np.int64)  # so that columns ascend in a row
     sizes = range(max(1, len(k)), 4 * MOST_DIAGONALS)
     p = next((p for p in sizes if len(set((k % p).tolist())) == len(k)), None)
-    if p is None or len(k) > MOST_DIAGONALS or n * p > MOST_SEEDED:
+    if p is None or n * p > MOST_SEEDED:
         return None
-    Y = A @ A.xp.asarray(np.arange(n)[:, None] % p == np.arange(p), **kind_of(A))
+    Y = _multiply(A, np.arange(n)[:, None] % p == np.arange(p))
     i = np.arange(m)[:, None]
     j = i - k
     is_inside = (j >= 0) & (j < n)
-    at = np.where(is_inside, i * p + j % p, 0)
-    is_entry = is_inside & (A.xp.to_numpy(Y).reshape(-1)[at] != 0)
+    values = np.where(is_inside, Y[i, j % p], 0)
+    is_entry = values != 0
     starts = np.concatenate([[0], np.cumsum(is_entry.sum(axis=1))])
-    data = A.xp.take(A.xp.reshape(Y, (-1,)), at[is_entry], axis=-1)
-    return Sparse._of(data, SparseStructure(starts, j[is_entry], (m, n)))
+    return Sparse._of(values[is_entry], SparseStructure(starts, j[is_entry], (m, n)))

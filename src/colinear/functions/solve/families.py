@@ -14,8 +14,8 @@ from ...dispatch import Cost, perform, rule
 from ...factors.dense import TriangularFactor, probe_of
 from ...factors.host import FixedFactor, SparseInverse, SparseSolver, gohberg_semencul
 from ...factors.inverse import Implicit, Inverse
-from ...factors.structured import BandedFactor, FourierFactor, TridiagonalFactor, lapack_band
 from ...factors.runs import multiplies_by_iteration
+from ...factors.structured import BandedFactor, FourierFactor, TridiagonalFactor, lapack_band
 from ...info import Info, planning, recording, report
 from ...methods.sparse_direct import SparseLU
 from ...methods.structured import BandedLU, columns_of_inverse
@@ -32,7 +32,6 @@ from ...operators import (
     Jacobian,
     LinearOperator,
     LowRank,
-    MatrixFree,
     Permutation,
     Projection,
     ScaledIdentity,
@@ -423,7 +422,7 @@ def is_assembled(A: Any, method: Any = None) -> bool:
     return is_automatic(method) and A.shape[-1] == A.shape[-2] and assembled(A) is not None
 
 
-@rule(inv, Jacobian | Hessian | GaussNewton | MatrixFree, when=is_assembled)
+@rule(inv, Jacobian | Hessian | GaussNewton, when=is_assembled)
 def inv_assembled(A: Any, method: Any) -> LinearOperator:
     """A^-1 = S^-1 of the sparse matrix S that has the products of A"""
     S = assembled(A)._claim(A.properties)  # type: ignore[union-attr]

@@ -110,9 +110,7 @@ def quadrature(
     return Found(values, rest, status, j, converged, column, tail)
 
 
-def remaining(
-    xp: Any, values: Any, before: Any, difference: Any, alive: Any
-) -> tuple[Any, Any]:
+def remaining(xp: Any, values: Any, before: Any, difference: Any, alive: Any) -> tuple[Any, Any]:
     """What is left of each quadrature, the rest of a geometric series by the last two differences;
     and the last one. Before the first look all are infinite."""
     now = abs(values - before)
