@@ -143,7 +143,8 @@ def orthogonalise(xp: Any, V: Array, w: Array) -> tuple[Array, Array]:
 
 
 def orthogonalise_to_first(xp: Any, V: Array, count: Any, w: Array) -> tuple[Array, Array]:
-    """The same along the first rows of V, so many; in JAX there are coefficients of all rows."""
+    """w less its components along the first rows of V, so many, and these; in JAX those of the
+    other rows too, which are zero."""
 
     def along(size: int) -> tuple[Array, Array]:
         rest, h = orthogonalise(xp, V[..., :size, :], w)

@@ -227,8 +227,8 @@ def rest_of_series(xp: Any, difference: Array, before: Array, grown: Array) -> A
 def _small_matrix(
     xp: Any, run: KrylovState, T: Array, hermitian: bool, has_pole: bool
 ) -> tuple[Array, Array]:
-    """T or H, a leading part of run.H, as far as vectors belong to the Krylov space of b, and whether that ended: at an
-    invariant subspace.
+    """T, a leading part of `run.H`, as far as vectors belong to the Krylov space of b, and whether
+    that ended: at an invariant subspace.
 
     What follows that end is coupled to nothing, so it changes nothing of f(T) e_1 unless it
     overflows or has no value. In lanes that end early, and in JAX behind the last step, T00 stands
