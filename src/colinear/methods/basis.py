@@ -10,6 +10,7 @@ stand for products with its first rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array, places_like, without_zeros, zeros_like
@@ -23,6 +24,7 @@ KEPT = 0.7  # part of a vector that one pass of Gram and Schmidt must leave to n
 # columns of a basis that are rotated at a time: they stay in the cache, and no second basis is
 # needed
 CHUNK = 4096
+FEWEST_TO_DIVIDE = 32  # rows from which a program takes fewer of them where these are enough
 
 
 def put(xp: Any, X: Array, key: Any, value: Array) -> Array:
@@ -91,6 +93,17 @@ def rows(xp: Any, V: Array, count: Any) -> Array:
     return V if xp.is_functional else V[..., :count, :]
 
 
+def by_size(xp: Any, count: Any, most: int, f: Callable[[int], Any]) -> Any:
+    """f(size) for a size of at least `count`; in JAX, where sizes are known beforehand, two fifths
+    of `most` if that is enough, else all of it. What f returns has the same shape for both."""
+    if not xp.is_functional:
+        return f(count)
+    if most < FEWEST_TO_DIVIDE:
+        return f(most)
+    part = 2 * most // 5
+    return xp.cond(count <= part, lambda: f(part), lambda: f(most))
+
+
 def project(xp: Any, V: Array, w: Array) -> Array:
     """The coefficients conj(V) w of w along the rows of V."""
     if w.ndim == 1:
@@ -127,6 +140,24 @@ def orthogonalise(xp: Any, V: Array, w: Array) -> tuple[Array, Array]:
     rest = expand(xp, -h, V)
     rest += w  # in place but in JAX: vectors may be what fills the memory
     return rest, h
+
+
+def orthogonalise_to_first(xp: Any, V: Array, count: Any, w: Array) -> tuple[Array, Array]:
+    """w less its components along the first rows of V, so many, and these; in JAX those of the
+    other rows too, which are zero."""
+
+    def along(size: int) -> tuple[Array, Array]:
+        rest, h = orthogonalise(xp, V[..., :size, :], w)
+        return rest, widen(xp, h, V.shape[-2]) if xp.is_functional else h
+
+    return by_size(xp, count, V.shape[-2], along)
+
+
+def widen(xp: Any, c: Array, width: int) -> Array:
+    """Coefficients followed by zeros, if they are fewer than this."""
+    if c.shape[-1] == width:
+        return c
+    return xp.concat([c, zeros_like(xp, c, (*c.shape[:-1], width - c.shape[-1]))], axis=-1)
 
 
 def rotate(xp: Any, V: Array, Y: Array, count: Any, last: Any) -> Array:
@@ -188,18 +219,24 @@ def extend(
     vector made of a random one. `is_far`: w is not almost orthogonal to the basis already, so that
     a second pass may be needed.
     """
-    known, before = rows(xp, V, j), norm(xp, w)
-    w, h = orthogonalise(xp, known, w)
+    before = norm(xp, w)
+    w, h = orthogonalise_to_first(xp, V, j, w)
     if is_far and (U is not None or may_be_set(xp, norm(xp, w) <= KEPT * before)):
-        w, more = orthogonalise(xp, known, w)
+        w, more = orthogonalise_to_first(xp, V, j, w)
         h = h + more
     length = norm(xp, w)
     is_small = length <= SMALL * xp.eps(w.dtype) * size
-    if may_be_set(xp, is_small):
-        random = xp.astype(random, w.dtype)
+
+    def renewed(w: Array) -> Array:
+        v = xp.astype(random, w.dtype)
         for _ in range(2):
-            random = direction(xp, V, None, random, j)[0]
-        w = xp.where(is_small[..., None], random, w)
+            v = direction(xp, V, None, v, j)[0]
+        return xp.where(is_small[..., None], v, w)
+
+    if xp.is_functional:
+        w = xp.cond(xp.any(is_small), renewed, lambda w: w, w)
+    elif may_be_set(xp, is_small):
+        w = renewed(w)
     v, U = (normalised(xp, w)[0], None) if U is None else direction(xp, V, U, w, j)
     return h, xp.where(is_small, 0, length), v, U
 

@@ -48,6 +48,7 @@ SUFFICIENT, RESTARTED, FULL = 0.5, 0.9, 1 - 1e-3
 # A block of at least so many numbers is written over: new arrays of its size cost more than the
 # work.
 LARGE_BLOCK_NUMBERS = 1 << 15
+FEW_COLUMNS = 8
 FLOOR = 4  # times eps: a relative residual that no further cycle improves
 
 
@@ -198,7 +199,8 @@ class Solve:
             elif on_device and watch.callback is None and not watch.progress:
                 yield Device(xp, R.dtype, *options)
         if may_overwrite and math.prod(R.shape) >= LARGE_BLOCK_NUMBERS:
-            yield Columns(xp, R.dtype, *options, waits=is_unseen, in_place=True)
+            few = R.ndim == 2 and R.shape[-1] <= FEW_COLUMNS
+            yield Columns(xp, R.dtype, *options, waits=is_unseen, in_place=True, few=few)
         yield Columns(xp, R.dtype, *options, waits=is_unseen, axis=self.axis)
 
     def judge(

@@ -45,9 +45,10 @@ from .basis import (
     put,
     put_row,
     rows,
+    widen,
     within,
 )  # fmt: skip
-from .krylov_function import Coefficients, Product, converge, leading, widen
+from .krylov_function import Coefficients, Product, converge, leading
 from .restarted import KrylovState
 from .vectors import LinearMap, State
 

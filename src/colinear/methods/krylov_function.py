@@ -18,7 +18,21 @@ from typing import Any, NamedTuple
 from ..backends import Array, adjoint, places_like, without_zeros, zeros_like
 from .arnoldi import ArnoldiRun
 from .base import SHOWN, Method, check_integer
-from .basis import SMALL, all_finite, count_of, every, expand, fill, norm, rows, smaller, within
+from .basis import (
+    SMALL,
+    all_finite,
+    by_size,
+    count_of,
+    every,
+    expand,
+    fill,
+    larger,
+    norm,
+    rows,
+    smaller,
+    widen,
+    within,
+)  # fmt: skip
 from .lanczos import LanczosRun
 from .loop import show
 from .restarted import KrylovState
@@ -117,11 +131,13 @@ def function_times(
     run = (LanczosRun if hermitian else ArnoldiRun)(xp, multiply, start, noise, 1, "LM", m=m)
 
     def coefficients(s: KrylovState) -> Coefficients:
-        T, is_closed = _small_matrix(xp, s, hermitian, has_pole)
-        c, scale, doubt = small(T)
-        is_exact = is_closed | (s.beta <= SMALL * xp.eps(start.dtype) * s.size)
-        is_exact = is_exact | (s.j >= n)
-        return Coefficients(widen(xp, c, m), scale, 0 * scale, doubt, is_exact)
+        def of_leading(size: int) -> Coefficients:
+            T, is_closed = _small_matrix(xp, s, s.H[..., :size, :size], hermitian, has_pole)
+            c, scale, doubt = small(T)
+            is_exact = is_closed | (s.beta <= SMALL * xp.eps(start.dtype) * s.size)
+            return Coefficients(widen(xp, c, m), scale, 0 * scale, doubt, is_exact | (s.j >= n))
+
+        return by_size(xp, larger(xp, s.j, 1), m, of_leading)
 
     # f that has vanished wherever it was looked at says nothing
     last = converge(xp, run.initial(), run.step, coefficients, m=m, tol=tol, vanished=1.0)
@@ -216,17 +232,16 @@ def rest_of_series(xp: Any, difference: Array, before: Array, grown: Array) -> A
 
 
 def _small_matrix(
-    xp: Any, run: KrylovState, hermitian: bool, has_pole: bool
+    xp: Any, run: KrylovState, T: Array, hermitian: bool, has_pole: bool
 ) -> tuple[Array, Array]:
-    """T or H as far as vectors belong to the Krylov space of b, and whether that ended: at an
-    invariant subspace.
+    """T, a leading part of `run.H`, as far as vectors belong to the Krylov space of b, and whether
+    that ended: at an invariant subspace.
 
     What follows that end is coupled to nothing, so it changes nothing of f(T) e_1 unless it
     overflows or has no value. In lanes that end early, and in JAX behind the last step, T00 stands
     on the diagonal, where f is surely defined; or the size of A, if T00 is at the pole that f has
     at zero.
     """
-    T = leading(xp, run.H, run.j)
     if hermitian:
         T = xp.tril(T) + adjoint(xp, xp.tril(T, -1))
     places = places_like(xp, T)
@@ -249,10 +264,3 @@ def leading(xp: Any, H: Array, j: Any) -> Array:
     """The leading part of H as far as it is filled; in JAX all of it that is square."""
     end = H.shape[-1] if xp.is_functional else max(j, 1)
     return H[..., :end, :end]
-
-
-def widen(xp: Any, c: Array, width: int) -> Array:
-    """Coefficients followed by zeros, if they are fewer than this."""
-    if c.shape[-1] == width:
-        return c
-    return xp.concat([c, zeros_like(xp, c, (*c.shape[:-1], width - c.shape[-1]))], axis=-1)

@@ -112,12 +112,16 @@ class LanczosRun(Restarted):
         v = V[..., j, :]
         w = self.multiply(v[..., None])[..., 0]
         size = ops.larger(size, ops.norm(w))
-        # the arrow has neighbours everywhere, what follows it only one
-        if xp.is_functional or j == s.kept:
+
+        def from_arrow(w: Array) -> Array:
             known = self.ask.m if xp.is_functional else j
-            w = w - expand(xp, xp.conj(T[..., j, :known]), V[..., :known, :])
-        else:
-            w = w - ops.scaled(beta, V[..., j - 1, :])  # w = A v_j - β v_j-1
+            return w - expand(xp, xp.conj(T[..., j, :known]), V[..., :known, :])
+
+        def from_neighbour(w: Array) -> Array:
+            return w - ops.scaled(beta, V[..., j - 1, :])  # w = A v_j - β v_j-1
+
+        # the arrow has neighbours everywhere, what follows it only one
+        w = xp.cond(j == s.kept, from_arrow, from_neighbour, w)
         alpha = ops.dot(v, w)  # α = v_j^H w
         return ops.axpy(-alpha, v, w), alpha, size  # w = w - α v_j
 

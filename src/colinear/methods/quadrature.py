@@ -182,9 +182,9 @@ def advance(
     return xp.fori_loop(steps, body, (runs, empty, xp.copy(empty)))
 
 
-def combined(xp: Any, multiply: LinearMap, R: Array, weights: Array) -> Array:
+def combined(xp: Any, multiply: LinearMap, R: Array, weights: Array, steps: Any = None) -> Array:
     """Σ_j w_j u_j for the vectors of the runs from R, made once more, and weights (steps, *batch,
-    k), f(T) e_1: that is f(A) R."""
+    k), f(T) e_1: that is f(A) R. There are fewer `steps` than weights where these end in zeros."""
     runs, length = start(xp, R, None)
 
     def body(i: Any, found: Any) -> Any:
@@ -193,8 +193,9 @@ def combined(xp: Any, multiply: LinearMap, R: Array, weights: Array) -> Array:
         step(xp, multiply, None, s)
         return s, total
 
-    last, total = xp.fori_loop(weights.shape[0] - 1, body, (runs, 0 * R))
-    total = total + _beside(xp, weights[-1], R) * last.U  # which needs no further product
+    end = (weights.shape[0] if steps is None else steps) - 1
+    last, total = xp.fori_loop(end, body, (runs, 0 * R))
+    total = total + _beside(xp, weights[end], R) * last.U  # which needs no further product
     return total * _beside(xp, xp.sqrt(length), R)
 
 
@@ -267,11 +268,12 @@ def first_column(xp: Any, alpha: Array, beta: Array, of: Any, after: Any = None)
     return xp.moveaxis(xp.sum(terms, axis=-1), -1, 0)
 
 
-def relative_tail(xp: Any, column: Any) -> Any:
-    """How small the last two numbers of f(T) e_1 are beside all of them, for each run: the run is
-    long enough if they are."""
-    size = xp.sum(abs(column) ** 2, axis=0)
-    return xp.sqrt(xp.sum(abs(column[-2:]) ** 2, axis=0) / positive_or_one(xp, size))
+def relative_tail(xp: Any, column: Any, steps: Any = None) -> Any:
+    """How small the last two numbers of f(T) e_1, of so many steps, are beside all of them, for
+    each run: the run is long enough if they are."""
+    square = abs(column) ** 2
+    last = square[-2:] if steps is None else xp.take(square, steps - 1 - xp.arange(2), axis=0)
+    return xp.sqrt(xp.sum(last, axis=0) / positive_or_one(xp, xp.sum(square, axis=0)))
 
 
 def _eigenpairs(xp: Any, alpha: Array, beta: Array, after: Any) -> tuple[Array, Array]:

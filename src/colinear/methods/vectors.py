@@ -106,6 +106,9 @@ class Columns:
         Steps between two looks at the values.
     in_place : bool
         Whether blocks are written over, where the framework can.
+    few : bool
+        Whether so few columns are written over that NumPy, whose loops are along the last axis,
+        does better with the numbers of a column side by side.
     multiply, adjoint, precondition
         The products with A, A^H and M; None where there are none.
     """
@@ -123,6 +126,7 @@ class Columns:
         *,
         waits: bool = False,
         in_place: bool = False,
+        few: bool = False,
         axis: int = -2,
     ):
         self.xp, self.eps, self.tol, self.goal = xp, xp.eps(dtype), tol, goal
@@ -130,11 +134,14 @@ class Columns:
         self.every = LOOK_EVERY if waits else 1
         self._inner = xp.column_dot if in_place else None  # quicker for wide blocks
         self.in_place, self._axis = in_place and not xp.is_functional, axis
+        self._is_by_columns = few and self.in_place and xp.name == "numpy"
         self._wide = (..., None, slice(None)) if axis == -2 else (..., None)
 
     def own(self, X: Array) -> Array:
         """A vector of the recurrence's own, from a block."""
-        return self.xp.copy(X) if self.in_place else X
+        if not self.in_place:
+            return X
+        return X.copy(order="F") if self._is_by_columns else self.xp.copy(X)
 
     over = own  # a block as a vector that is written over it: it must never be worse than before
     copy = own  # a vector of its own with the values of another one
@@ -171,7 +178,9 @@ class Columns:
         """Keep the products that the recurrence makes. `Recorded` is raised where their results may
         not be written over."""
         if self.in_place:
-            multiply, adjoint = guarded(self.xp, multiply), guarded(self.xp, adjoint)
+            by_columns = self._is_by_columns
+            multiply, adjoint = (guarded(self.xp, f, by_columns) for f in (multiply, adjoint))
+            precondition = guarded(self.xp, precondition, True) if by_columns else precondition
         self.multiply, self.adjoint, self.precondition = multiply, adjoint, precondition
 
     def goes_on(self, running: Any, state: Any, made: int) -> bool:
@@ -284,7 +293,7 @@ class Columns:
 class Single:
     """One vector on the host, written over; its numbers are Python's. See `Columns`."""
 
-    every, in_place = 1, True
+    every, in_place, _is_by_columns = 1, True, False
 
     def __init__(self, xp: Any, dtype: Any, tol: float = 0.0, goal: Any = None):
         self.xp, self.eps, self.tol = xp, xp.eps(dtype), tol
@@ -439,13 +448,16 @@ class Device(Single):
 # -------------------------------------------------------------------------------- arrays of numbers
 
 
-def guarded(xp: Any, multiply: Any) -> Any:
-    """A product that raises `Recorded` where torch records its derivatives."""
-    if xp.name != "torch" or multiply is None:
+def guarded(xp: Any, multiply: Any, is_by_columns: bool = False) -> Any:
+    """A product that raises `Recorded` where torch records its derivatives, and that gives NumPy
+    the numbers of a column side by side if that is asked for."""
+    if multiply is None or not (xp.name == "torch" or is_by_columns):
         return multiply
 
     def product(x: Array) -> Array:
         y = multiply(x)
+        if is_by_columns:
+            return y if y.flags.f_contiguous else y.copy(order="F")
         if y.requires_grad:
             raise Recorded
         return y

@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array
+from ..backends import Array, program
 from ..dispatch import function, rule
 from ..dispatch.functions import Function
 from ..errors import MethodError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+from .autograd import linearised
 from .banded import Banded, Tridiagonal, natural_length, pad_with_zeros
 from .base import LinearOperator
 from .block import BlockDiag
@@ -29,7 +30,7 @@ from .diagonal import Diagonal, Identity, ScaledIdentity, scalar_of
 from .kronecker import Kronecker, KroneckerSum
 from .product import Product
 from .scaled import Scaled, beside
-from .sparse import Sparse, collected, from_coordinates
+from .sparse import Sparse, SparseStructure, collected, from_coordinates
 from .sum import Sum
 from .toeplitz import Circulant, Convolution, Toeplitz
 from .tree import Index, once_in_call
@@ -405,3 +406,94 @@ def _stored_diagonal(A: Any) -> Any:
         on = A.structure.rows == A.structure.columns
         return A.data[..., on] if on.sum() == A.shape[-1] else None
     return dict(zip(A.offsets, A.diagonals)).get(0)
+
+
+# What products show: a matrix with few diagonals, as the derivatives of discretised equations are.
+
+FEWEST_ROWS_ASSEMBLED = 1000
+MOST_DIAGONALS = 64  # of a matrix that is assembled
+UNIT_COLUMNS = 8  # multiplied to find the diagonals
+BLOCK = 16  # columns that a program of JAX multiplies together
+ROUNDS = 3  # of finding diagonals, those after the first from the rows in which some were missing
+MOST_SEEDED = 3e7  # numbers of the block by which the entries are found
+ROUNDINGS = 1000  # by which products with random vectors may differ from those of A
+
+
+def assembled(A: LinearOperator) -> Sparse | None:
+    """The sparse matrix that has the products of A, from few of them; None if it was not found.
+
+    Unit vectors show which diagonals there are. Those of one residue modulo p, columns that no row
+    meets twice, are then multiplied as one vector: p products give all entries (Curtis, Powell and
+    Reid 1974). Products with random vectors must agree; in rows where they do not, products with
+    A^H show what is missing. It is made once in a call, of an A whose values can be seen.
+    """
+    m, n = A.shape[-2:]
+    if A.batch_shape or A.is_neutral or A.xp.is_compiling() or min(m, n) < FEWEST_ROWS_ASSEMBLED:
+        return None
+    return once_in_call(A, "_assembled", lambda: _assemble_if_seen(A))
+
+
+def _assemble_if_seen(A: LinearOperator) -> Sparse | None:
+    B, xp = A.detach(), A.xp
+    is_hidden = any(map(xp.is_traced, (*B.arrays(), xp.zeros((1,)))))
+    if is_hidden or A.dtype.itemsize <= 2 or A.shape[-1] * UNIT_COLUMNS > MOST_SEEDED:
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            return _assemble(B if xp.is_functional else linearised(B))
+    except (RuntimeError, TypeError):  # of a function that takes no blocks
+        return None
+
+
+def _assemble(A: LinearOperator) -> Sparse | None:
+    (m, n), random = A.shape[-2:], np.random.default_rng(0)
+    W = random.standard_normal((n, 2))
+    chosen = random.permutation(n)[:UNIT_COLUMNS]
+    found = _multiply(A, np.concatenate([W, np.arange(n)[:, None] == chosen], axis=-1))
+    rows, at = np.nonzero(found[:, 2:])
+    offsets = set((rows - chosen[at]).tolist())
+    for _ in range(ROUNDS):
+        S = _with_diagonals(A, offsets) if len(offsets) <= MOST_DIAGONALS else None
+        if S is None:
+            return None
+        error = np.max(abs(found[:, :2] - S @ W), axis=-1)
+        bound = ROUNDINGS * A.xp.eps(A.dtype) * np.max(S._map(abs) @ abs(W))
+        wrong = np.flatnonzero(~(error <= bound))
+        if not len(wrong):
+            return Sparse._of(A.xp.asarray(S.data, **kind_of(A)), S.structure)
+        if A.backend == "numpy" and getattr(A, "multiply_adjoint", True) is None:
+            return None
+        chosen = random.choice(wrong, min(UNIT_COLUMNS, len(wrong)), replace=False)
+        columns, at = np.nonzero(_multiply(A.H, np.arange(m)[:, None] == chosen))
+        offsets.update((chosen[at] - columns).tolist())
+    return None
+
+
+def _multiply(A: LinearOperator, X: Any) -> Any:
+    """A X of an array on the host; in JAX in blocks of one width, so that one program is enough."""
+    xp, k, run = A.xp, X.shape[-1], program(A.xp.name, _product)
+    width = BLOCK if xp.is_functional else k
+    X = np.pad(X, ((0, 0), (0, -k % width)))
+    blocks = [xp.asarray(X[:, i : i + width], **kind_of(A)) for i in range(0, k, width)]
+    return np.concatenate([xp.to_numpy(run(A, block)) for block in blocks], axis=-1)[:, :k]
+
+
+def _product(xp: Any, A: LinearOperator, X: Array) -> Array:
+    return (linearised(A) if xp.is_functional else A) @ X
+
+
+def _with_diagonals(A: LinearOperator, offsets: set[int]) -> Sparse | None:
+    """The matrix of A, on the host, if it has entries (i, i - k) for these k alone."""
+    m, n = A.shape[-2:]
+    k = np.array(sorted(offsets, reverse=True), dtype=np.int64)  # so that columns ascend in a row
+    sizes = range(max(1, len(k)), 4 * MOST_DIAGONALS)
+    p = next((p for p in sizes if len(set((k % p).tolist())) == len(k)), None)
+    if p is None or n * p > MOST_SEEDED:
+        return None
+    Y = _multiply(A, np.arange(n)[:, None] % p == np.arange(p))
+    i = np.arange(m)[:, None]
+    j = i - k
+    values = np.where((j >= 0) & (j < n), Y[i, j % p], 0)
+    is_entry = values != 0
+    starts = np.concatenate([[0], np.cumsum(is_entry.sum(axis=1))])
+    return Sparse._of(values[is_entry], SparseStructure(starts, j[is_entry], (m, n)))

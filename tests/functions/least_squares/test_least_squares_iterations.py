@@ -46,6 +46,24 @@ def test_auto_factors_where_iterations_are_not_enough() -> None:
     np.testing.assert_allclose(S @ x, S @ exact, atol=1e-6)
 
 
+def test_a_program_of_jax_factors_where_its_iterations_were_not_enough() -> None:
+    jax = pytest.importorskip("jax")
+    rng = np.random.default_rng(0)
+    S, b = rng.standard_normal((1100, 1050)) * np.logspace(0, -5, 1050), rng.standard_normal(1100)
+
+    @jax.jit
+    def solved(S: Any, b: Any) -> Any:
+        A = co.MatrixFree(lambda X: S @ X, S.shape, dtype=S.dtype, like=S)
+        x, info = co.lstsq(A, b, info=True)
+        return x, info._status, info.matvecs
+
+    x, status, products = solved(S, b)
+    assert int(status) == Status.SUCCESS
+    assert 0 < int(products) < 1050  # which were tried first
+    exact = np.linalg.lstsq(S, b)[0]
+    assert np.linalg.norm(x - exact) <= 1e-8 * np.linalg.norm(exact)
+
+
 def test_a_matrix_free_operator_beyond_memory_is_iterated_with() -> None:
     m, n = 40_000, 20_000
     d = np.linspace(1, 3, n)

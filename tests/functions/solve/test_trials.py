@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 import colinear as co
 from colinear.functions.solve import cost
+from colinear.operators.sparse_algebra import assembled
 
 BACKENDS = ["numpy", "torch", "jax"]
 
@@ -171,3 +172,92 @@ def test_a_traced_program_does_not_form_a_large_matrix_by_products() -> None:
     np.testing.assert_allclose(np.asarray(J @ x), np.asarray(point), rtol=1e-3)
     jax.jit(step)(point[:300])
     assert plans[1] == ["LU"], "a small one is formed"
+
+
+# ------------------------------------------------------------------- assembled from few products
+
+
+def reaction(xp: Any, u: Any) -> Any:
+    """A reaction and diffusion on a periodic grid of 32 x 32 points, as a function of all values."""
+    u = xp.reshape(u, (32, 32))
+    near = sum(xp.roll(u, shift, axis) for shift in (1, -1) for axis in (0, 1))
+    return xp.reshape(4.1 * u + u**3 - near, (-1,))
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [
+        *(("torch", dtype) for dtype in ("float32", "float64", "complex64", "complex128")),
+        ("jax", "float64"),
+    ],
+)
+def test_a_jacobian_with_few_diagonals_is_assembled_from_few_products(
+    backend: str, dtype: str
+) -> None:
+    xp, rng = co.backends.get(backend), np.random.default_rng(0)
+    u, b = (xp.asarray(rng.standard_normal(1024), dtype=getattr(xp, dtype)) for _ in range(2))
+    J = co.Jacobian(lambda u: reaction(xp, u), u)
+    assert "inv_assembled" in co.explain(co.solve, J, b).rules
+    assert "inv_assembled" not in co.explain(co.solve, J, b, co.GMRES()).rules
+    with co.testing.forbid_dense(1e6), co.testing.count_matvecs(J) as count:
+        x, info = co.solve(J, b, info=True)
+    assert not info.failed
+    # the diagonals that reach around the grid are found in a second round
+    assert count.matvecs < 80
+    residual = np.linalg.norm(xp.to_numpy(b - J @ x)) / np.linalg.norm(xp.to_numpy(b))
+    assert residual <= 100 * xp.eps(b.dtype)
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_derivatives_of_a_solve_with_an_assembled_jacobian(backend: str) -> None:
+    xp, rng = co.backends.get(backend), np.random.default_rng(0)
+    u, b = (xp.asarray(rng.standard_normal(1024)) for _ in range(2))
+    value = lambda u: xp.sum(co.solve(co.Jacobian(lambda u: reaction(xp, u), u), b))
+    direction = xp.asarray(rng.standard_normal(1024))
+    slope = float(xp.sum(xp.vjp(value, u)[1](xp.ones(())) * direction))
+    step = 1e-5
+    difference = (value(u + step * direction) - value(u - step * direction)) / (2 * step)
+    np.testing.assert_allclose(slope, float(difference), rtol=1e-6)
+
+
+def test_products_that_no_few_diagonals_give_are_not_assembled() -> None:
+    n, rng = 1024, np.random.default_rng(0)
+    D, order = rng.standard_normal((n, 2)), rng.permutation(n)
+    spike = np.zeros((n, 1))
+    spike[n // 3] = 1e-6
+    for multiply in (
+        lambda X: X + D @ (D.T @ X),  # full
+        lambda X: 3 * X + X[order],  # on many diagonals
+        lambda X: X + spike * X[:1],  # one small entry apart
+    ):
+        assert assembled(co.MatrixFree(multiply, (n, n), dtype=float)) is None
+
+
+def test_a_matrix_free_operator_on_which_iterations_fail_is_assembled() -> None:
+    m, rng = 50, np.random.default_rng(0)
+    k, b = np.exp(2 * rng.standard_normal((m, m, 1))), rng.standard_normal(m * m)
+
+    def multiply(X: Any) -> Any:  # uneven diffusion and a wind
+        u = np.zeros((m + 2, m + 2, X.shape[-1]))
+        u[1:-1, 1:-1] = X.reshape(m, m, -1)
+        north, south, west, east = u[:-2, 1:-1], u[2:, 1:-1], u[1:-1, :-2], u[1:-1, 2:]
+        return (k * (4 * u[1:-1, 1:-1] - 1.9 * north - 0.1 * south - west - east)).reshape(
+            m * m, -1
+        )
+
+    A = co.MatrixFree(multiply, (m * m, m * m), dtype=float)
+    with co.testing.forbid_dense(1e6):
+        x, info = co.solve(A, b, info=True)
+    assert not info.failed and info.method != "GMRES"
+    assert np.linalg.norm(A @ x - b) <= 1e-10 * np.linalg.norm(b)
+
+
+def test_a_singular_jacobian_is_iterated_with() -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    u, b = (torch.from_numpy(rng.standard_normal(1024)) for _ in range(2))
+    J = co.Jacobian(lambda u: reaction(co.backends.get("torch"), u) - 0.1 * u - u**3, u)
+    b = b - b.mean()  # so that there is a solution
+    x, info = co.solve(J, b, info=True)
+    assert not info.failed
+    assert torch.linalg.vector_norm(J @ x - b) <= 1e-7 * torch.linalg.vector_norm(b)

@@ -307,3 +307,17 @@ def test_bounds_and_traces_of_functions_under_jit() -> None:
     )
     assert np.isclose(low, eager)
     assert abs(value - np.exp(NODES / 4).sum()) <= 4 * info.error and info.status == 0
+
+
+def test_under_jit_a_run_ends_where_it_does_elsewhere() -> None:
+    jax = pytest.importorskip("jax")
+    n = 200
+    d = np.linspace(1.0, 3.0, n)
+    logdet = lambda d: co.logdet(co.opaque(co.PSD(co.Diagonal(d))), co.SLQ(probes=8), info=True)
+    info = logdet(d)[1]
+    traced, steps = jax.jit(lambda d: (lambda x, info: (x, info.iterations))(*logdet(d)))(d)
+    assert int(steps) <= 1.5 * info.iterations
+    np.testing.assert_allclose(traced, np.log(d).sum(), atol=4 * float(info.error) + 1e-3)
+    # a program that is differentiated when it is done solves for the derivative then
+    slope = jax.grad(jax.jit(lambda c: logdet(c * d)[0]))(1.0)
+    np.testing.assert_allclose(slope, n, rtol=1e-3)

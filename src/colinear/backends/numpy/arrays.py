@@ -189,6 +189,8 @@ def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
 
 def column_dot(X: Any, Y: Any) -> Any:
     """x^H y for each pair of columns, (..., k)."""
+    if X.flags.f_contiguous and X.ndim == 2:  # columns side by side
+        return vecdot(X.T, Y.T)
     return np.einsum("...ik,...ik->...k", conj(X), Y)
 
 
@@ -234,6 +236,9 @@ fft, ifft, fftn, ifftn, rfftn, irfftn = (
 def sparse_matmul(data: Any, structure: Any, X: Any) -> np.ndarray:
     """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) ->
     (*batch, m, k)."""
+    if data.ndim == 1 and X.ndim == 2 and X.flags.f_contiguous and not X.flags.c_contiguous:
+        matrix = _csr(data, structure)  # SciPy would copy the columns into rows
+        return np.array([matrix @ x for x in X.T]).T
     # a vector too, which SciPy multiplies faster than a block of one
     if data.ndim == 1 and X.ndim <= 2:
         return _csr(data, structure) @ X

@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import autodiff
 from ...backends import Array, adjoint, eye_like, inner_products
-from ...dispatch import Choice, Cost, function
+from ...dispatch import Choice, Cost, function, perform
 from ...factors.inverse import Implicit, Inverse
 from ...info import Info, is_detailed, report
 from ...methods import CG, LSMR, LSQR, QR, SVD, SVRG, Method, RandomizedSVD, fitting
@@ -35,6 +35,7 @@ from ..common import (
     to_result_dtype,
     values_are_seen,
 )
+from ..matrix_functions.krylov import or_formed
 from ..matrix_functions.spectra import factored
 from ..singular import cutoff, svd
 from ..solve import System, relative_residual, right_side
@@ -271,6 +272,9 @@ def _by_trial(
 ) -> Any:
     """The solution by LSMR if it converges in as many products, else from a factorisation."""
     X, info = iterated(A, lsmr, consistent=False).run(s.B, s.is_vector)
+    if most is not None and A.xp.is_traced(info._status):
+        by_matrix = lambda: perform(_without_trial(A, s, method, chosen))
+        return or_formed(A.xp, [info], s.answer(X), by_matrix)
     if most is None or info.status is Status.NONFINITE or not info.failed:
         report(info)
         return s.answer(X)

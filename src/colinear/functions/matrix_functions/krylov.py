@@ -126,7 +126,7 @@ class KrylovFunction:
         status = combine([info._status for info in reports])
         seen = status if isinstance(status, Status) else host_value(xp, status)
         if seen is None:
-            return _or_formed(xp, reports, status, Y, lambda: formed() @ X)
+            return or_formed(xp, reports, Y, lambda: formed() @ X)
         if int(seen) < FIRST_FAILURE or int(seen) == Status.NONFINITE:
             for info in reports:
                 report(info)
@@ -286,19 +286,19 @@ class KrylovFunction:
         return deliver(info, "warn", Y)
 
 
-def _or_formed(
-    xp: Any, reports: list[Info], status: Array, Y: Array, product: Callable[[], Array]
-) -> Array:
-    """Y of a run, or the product with the matrix where the status, which a program has yet to see,
-    is a failure."""
+def or_formed(xp: Any, reports: list[Info], Y: Array, formed: Callable[[], Array]) -> Array:
+    """Y of a run with these reports, or `formed()`, found with the matrix, where their status, which
+    a program has yet to see, is a failure."""
+    status = xp.asarray(combine([info._status for info in reports]))
 
     def by_matrix() -> tuple[Array, Array]:
         with recording() as inner:
-            found = xp.astype(product(), Y.dtype)
+            found = xp.astype(formed(), Y.dtype)
         return found, xp.asarray(combine([info._status for info in inner]), dtype=status.dtype)
 
     Y, status = xp.cond(status >= int(FIRST_FAILURE), by_matrix, lambda: (Y, status))
-    report(Info(status, matvecs=sum(info.matvecs for info in reports), method="Krylov"))
+    matvecs = sum(info.matvecs for info in reports)
+    report(Info(status, matvecs=matvecs, method=reports[0].method))
     return Y
 
 

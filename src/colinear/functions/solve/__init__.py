@@ -18,7 +18,7 @@ from ...factors.runs import multiplies_by_iteration
 from ...info import Info, is_detailed, recording, report, reported, total
 from ...methods import Method
 from ...methods.base import AUTO
-from ...operators import Dense, LinearOperator, Scaled, Sparse
+from ...operators import Dense, LinearOperator, MatrixFree, Scaled, Sparse
 from ...operators.context import broadcast_batches
 from ...operators.neutral import placed_beside
 from ...properties import UNITARY
@@ -51,7 +51,7 @@ from .auto import (
 )
 from .cost import Work, dense_work, sparse_work
 from .elimination import is_recorded_and_seen
-from .families import inv_sparse, is_sparse_and_seen
+from .families import inv_assembled, inv_sparse, is_assembled, is_sparse_and_seen
 from .inverse import REFINEMENTS, are_small, column_norms, factorise, inv
 
 NEED = "a linear system"
@@ -358,6 +358,8 @@ def _by_trial(s: System, found: Rule | None, most: int | None, work: Callable[[]
     if found is None or (isinstance(s.A, Sparse) and not found.is_base):
         with ignore_float_errors(s.xp):
             return apply_inverse(s, inv_sparse(s.A, s.method))
+    if isinstance(s.A, MatrixFree) and is_assembled(s.A, s.method):
+        return apply_inverse(s, inv_assembled(s.A, s.method))
     return _without_trial(s, found)
 
 

@@ -296,7 +296,8 @@ def try_least_squares(
     direct = least_squares_work(A)
     most = affordable_products(A, direct, columns) if has_adjoint(A) else 0
     is_watched = is_traced_or_differentiated(A.xp, *arrays, *A.arrays())
-    if most == 0 or (most is not None and is_watched):
+    # a program of JAX has both, the factorisation for the case that the iteration fails
+    if most == 0 or (most is not None and is_watched and not A.xp.is_functional):
         return None
     # each of which is a product with A and one with A^H
     lsmr = LSMR(**limits(method, None if most is None else most // 2))

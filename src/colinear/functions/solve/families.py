@@ -14,8 +14,9 @@ from ...dispatch import Cost, perform, rule
 from ...factors.dense import TriangularFactor, probe_of
 from ...factors.host import FixedFactor, SparseInverse, SparseSolver, gohberg_semencul
 from ...factors.inverse import Implicit, Inverse
+from ...factors.runs import multiplies_by_iteration
 from ...factors.structured import BandedFactor, FourierFactor, TridiagonalFactor, lapack_band
-from ...info import Info, recording, report
+from ...info import Info, planning, recording, report
 from ...methods.sparse_direct import SparseLU
 from ...methods.structured import BandedLU, columns_of_inverse
 from ...operators import (
@@ -24,8 +25,11 @@ from ...operators import (
     Circulant,
     Convolution,
     Diagonal,
+    GaussNewton,
+    Hessian,
     Householder,
     Identity,
+    Jacobian,
     LinearOperator,
     LowRank,
     Permutation,
@@ -39,11 +43,13 @@ from ...operators import (
 )
 from ...operators.banded import band_widths
 from ...operators.rewrites import is_compact
+from ...operators.sparse_algebra import assembled
 from ...operators.toeplitz import periodic_column
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status, is_unseen
 from ..common import (
     MARGIN,
+    have_failed,
     host_value,
     identity_like,
     ignore_float_errors,
@@ -56,6 +62,7 @@ from ..common import (
     report_values,
     reports_nonfinite,
     to_computing_dtype,
+    values_are_seen,
 )
 from .auto import (
     attempts,
@@ -375,9 +382,21 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
         in_program = SparseInverse._of(to_computing_dtype(xp, A.data), solver, "N")
         report_growth(A, in_program, (A.data,))
         return Inverse(A, Implicit._of(A, in_program, None))
-    values = np.asarray(host_value(xp, to_computing_dtype(xp, A.data)))
-    if not np.isfinite(values).all():
+    if not np.isfinite(host_value(xp, to_computing_dtype(xp, A.data))).all():
         return no_inverse(A, Info(Status.NONFINITE, method="SuperLU"))
+    found = eliminated(A)
+    if found is not None:
+        return found
+    if fits_as_a_whole(A):
+        return perform(inverse(A, method))  # which shows the rank
+    why = "a pivot is exactly zero"
+    return no_inverse(A, Info(Status.SINGULAR, method="SuperLU", message=why))
+
+
+def eliminated(A: Sparse) -> LinearOperator | None:
+    """The inverse by sparse elimination; None where a pivot is zero. Reports how large it is."""
+    xp, structure = A.xp, A.structure
+    values = np.asarray(host_value(xp, to_computing_dtype(xp, A.data)))
     definite = looks_definite(A)
     for symmetric in (True, False) if definite or structure.is_symmetric else (False,):
         ways = definite and symmetric, symmetric
@@ -395,7 +414,23 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
                 structure.memo[place] = lu.order  # of the pattern: it serves other values too
             report_growth(A, factor, (A.data,))
             return Inverse(A, Implicit._of(A, factor, None))
-    if fits_as_a_whole(A):
-        return perform(inverse(A, method))  # which shows the rank
-    why = "a pivot is exactly zero"
-    return no_inverse(A, Info(Status.SINGULAR, method="SuperLU", message=why))
+    return None
+
+
+def is_assembled(A: Any, method: Any = None) -> bool:
+    """Whether the choice is ours, and few products show that A is a sparse matrix."""
+    return is_automatic(method) and A.shape[-1] == A.shape[-2] and assembled(A) is not None
+
+
+@rule(inv, Jacobian | Hessian | GaussNewton, when=is_assembled)
+def inv_assembled(A: Any, method: Any) -> LinearOperator:
+    """A^-1 = S^-1 of the sparse matrix S that has the products of A"""
+    S = assembled(A)._claim(A.properties)  # type: ignore[union-attr]
+    with recording(detailed=True) as reports:
+        found = inv(S, method) if planning() or fills_in(S, method) else eliminated(S)
+    is_recorded = not values_are_seen(A)
+    is_lost = is_recorded and found is not None and multiplies_by_iteration(found)
+    if found is None or is_lost or have_failed(reports):
+        return Inverse(A, attempts(A, method))  # which may solve what is singular and consistent
+    report_all(reports)
+    return Inverse(A, Implicit._of(A, found, None)) if is_recorded else found

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ... import autodiff
-from ...backends import Array
+from ...backends import Array, is_array
 from ...errors import DerivativeWarning, MethodError
 from ...factors.function import FunctionOf
 from ...factors.inverse import Inverse
@@ -31,7 +31,7 @@ from ...operators import Diagonal, Identity, LinearOperator, LowRank, ScaledIden
 from ...operators.tree import directional, pullback
 from ...preconditioners import as_preconditioner
 from ...properties import SELF_ADJOINT
-from ...status import Status, failed
+from ...status import Status, combine, deliver, failed
 from ..common import filled, ignore_float_errors, in_context, report_all, to_result_dtype
 from ..matrix_functions.spectra import LOG, Scalar, closed_over, refuse_derivative
 from .estimators import computing_dtype, is_traced, missed_tolerance
@@ -105,7 +105,12 @@ def _run(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
     if f is LOG and method.quadrature == "gauss" and (traced or is_recorded):
         from .solve_and_logdet import differentiable_logdet
 
-        return differentiable_logdet(A, method)
+        # under jit a derivative may yet be asked for: it is what takes most of the time
+        is_later = method.preconditioner is None and not is_array(method.seed)
+        if not (xp.is_functional and is_later) or _is_recorded_now(A):
+            return differentiable_logdet(A, method)
+        value = _mean(A.detach(), method, f, traced)[0]
+        return _differentiable_later(A, value, lambda A: differentiable_logdet(A, method))
     if not is_recorded:
         return _mean(A, method, f, traced)[0]
     if method.quadrature != "gauss":
@@ -214,12 +219,38 @@ def _differentiable_trace(
     """
     xp = A.xp
 
-    def hold(Y: Array, arrays: Any) -> Array:
+    def hold(Y: Array, arrays: Any, tail: Array) -> Array:
         xp.warn_later(xp.any(tail > math.sqrt(xp.eps(Z.dtype))), LOOSE, category=DerivativeWarning)
         what = "trace: the first derivative by SLQ"
         return autodiff.refused(xp, Y, arrays, what, "Eigh(), or logdet(A, SLQ())")
 
-    return with_slope(A, value, Y, Z, hold)
+    return with_slope(A, value, Y, Z, hold, tail)
+
+
+def _is_recorded_now(A: LinearOperator) -> bool:
+    """Whether JAX records derivatives already, rather than trace a program that may be differentiated
+    when it is done."""
+    held = ((x, A.xp.stop_gradient(x)) for x in A.arrays() if A.xp.is_traced(x))
+    return any(type(x) is not type(still) for x, still in held)
+
+
+def _differentiable_later(A: LinearOperator, value: Array, f: Any) -> Array:
+    """`value`, whose derivative is that of f(A), which runs where one is asked for; for JAX."""
+    xp = A.xp
+
+    def push(primals: tuple, tangents: tuple, output: Array) -> Array:
+        def again(arrays: tuple) -> Array:
+            with recording() as reports:
+                found = f(A.with_arrays(arrays))
+            status = combine([info._status for info in reports])
+            message = "This was a run for a derivative."
+            info = Info(status, function="logdet", method="SLQ", message=message)
+            return deliver(info, "warn", found)
+
+        return xp.jvp(again, tuple(primals[1:]), tuple(tangents[1:]))[1]
+
+    later = xp.custom_derivative(lambda value, *_: value + 0, jvp=push)
+    return later(value, *A.arrays())
 
 
 def with_slope(
@@ -227,28 +258,31 @@ def with_slope(
     value: Array,
     Y: Array,
     V: Array,
-    hold: Callable[[Array, Any], Array] = lambda Y, arrays: Y,
+    hold: Callable[..., Array] = lambda Y, arrays: Y,
+    *more: Array,
 ) -> Array:
     """`value`, whose derivative is the mean of Re y^H dA v over the columns y of Y and v of V.
 
-    `hold(Y, arrays)` is Y as the derivative takes it.
+    `hold(Y, arrays, *more)` is Y as the derivative takes it.
     """
-    xp = A.xp
+    xp, count = A.xp, 3 + len(more)
 
     def push(primals: tuple, tangents: tuple, output: Array) -> Array:
-        _, Y, V, *arrays = primals
-        moved = directional(A.with_arrays(arrays), lambda A: A @ V, tangents[3:])[1]
-        slopes = xp.real(xp.vecdot(hold(Y, arrays), moved, axis=-2))
+        _, Y, V, *others = primals
+        more, arrays = others[: count - 3], others[count - 3 :]
+        moved = directional(A.with_arrays(arrays), lambda A: A @ V, tangents[count:])[1]
+        slopes = xp.real(xp.vecdot(hold(Y, arrays, *more), moved, axis=-2))
         return xp.astype(xp.mean(slopes, axis=-1), output.dtype)
 
     def pull(primals: tuple, output: Array, g: Array) -> tuple:
-        _, Y, V, *arrays = primals
+        _, Y, V, *others = primals
+        more, arrays = others[: count - 3], others[count - 3 :]
         share = xp.astype(xp.real(g) / Y.shape[-1], Y.dtype)[..., None, None]
-        pulled = pullback(A.with_arrays(arrays), lambda A: A @ V, share * hold(Y, arrays))
-        return None, None, None, *pulled
+        pulled = pullback(A.with_arrays(arrays), lambda A: A @ V, share * hold(Y, arrays, *more))
+        return *(None,) * count, *pulled
 
     slope = xp.custom_derivative(lambda value, *_: value + 0, jvp=push, vjp=pull)
-    return slope(value, Y, V, *A.arrays())
+    return slope(value, Y, V, *more, *A.arrays())
 
 
 # Where the runs of stochastic quadrature start: random vectors, for a preconditioner M = P^-1 of

@@ -4,16 +4,18 @@ and within conjugate gradients."""
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...backends import Array, get, is_array, program
+from ...backends import Array, get, is_array, program, zeros_like
 from ...errors import MethodError
 from ...info import recording
 from ...methods import SLQ
+from ...methods.basis import by_size, put
 from ...methods.loop import show
 from ...methods.quadrature import (
     Runs,
@@ -23,6 +25,7 @@ from ...methods.quadrature import (
     nodes_and_weights,
     relative_tail,
     start,
+    step,
     with_node,
 )
 from ...operators import LinearOperator
@@ -77,7 +80,8 @@ def quadrature(
     length = on_host(xp, length)
     alphas: list[Any] = []
     betas: list[Any] = []
-    before = difference = column = tail = None
+    column = tail = None
+    before = difference = np.full(length.shape, np.inf)
     j, look, status, converged = 0, LOOK, Status.SUCCESS, False
     while j < limit:
         steps = min(LOOK, limit - j)
@@ -99,23 +103,30 @@ def quadrature(
         if status >= Status.BREAKDOWN:
             rest = np.zeros(length.shape)
             break
-        if before is None:
-            rest = np.where(alive, np.inf, 0)
-        else:
-            now = rest = np.abs(values - before)
-            if difference is not None:  # the rest of a geometric series
-                ratio = np.minimum(now / np.where(difference > 0, difference, 1), SLOWEST)
-                rest = now * ratio / (1 - ratio)
-            rest, difference = np.where((now == 0) | ~alive, 0, rest), now
+        rest, difference = remaining(np, values, before, difference, alive)
         before = values
-        spread = np.std(values, axis=-1) / math.sqrt(values.shape[-1])
-        share = math.sqrt(eps) if method.tol is None else SHARE * method.tol
-        goal = np.maximum(SHARE * spread, share * np.abs(np.mean(values, axis=-1)))
-        if (np.mean(rest, axis=-1) <= goal).all():
+        if is_settled(np, method, values, rest, eps).all():
             converged = True
             if tail is None or (tail <= math.sqrt(eps)).all():
                 break
     return Found(values, rest, status, j, converged, column, tail)
+
+
+def remaining(xp: Any, values: Any, before: Any, difference: Any, alive: Any) -> tuple[Any, Any]:
+    """What is left of each quadrature, the rest of a geometric series by the last two differences;
+    and the last one. Before the first look all are infinite."""
+    now = abs(values - before)
+    ratio = xp.minimum(now / xp.where(difference > 0, difference, 1), SLOWEST)
+    rest = xp.where(xp.isfinite(difference), now * ratio / (1 - ratio), now)
+    return xp.where((now == 0) | ~alive, 0, rest), now
+
+
+def is_settled(xp: Any, method: SLQ, values: Any, rest: Any, eps: float) -> Any:
+    """Whether what is left is small beside the standard error, or beside the mean."""
+    mean = xp.mean(values, axis=-1)
+    spread = xp.sqrt(xp.mean((values - mean[..., None]) ** 2, axis=-1) / values.shape[-1])
+    share = math.sqrt(eps) if method.tol is None else SHARE * method.tol
+    return xp.mean(rest, axis=-1) <= xp.maximum(SHARE * spread, share * abs(mean))
 
 
 def _column(xp: Any, a: Any, b: Any, f: Scalar, slope: Any) -> Any:
@@ -235,38 +246,120 @@ def _holds(
     return xp.logical_not(xp.any(outside, axis=-1)), nodes
 
 
-# Stochastic quadrature inside a traced program, where no value can be seen and the number of steps
-# is fixed.
+# Stochastic quadrature inside a traced program, where no value can be seen: JAX looks at the
+# quadrature in the loop; for torch.func.vmap the number of steps is fixed.
 
 
-TRACED_STEPS = 64
+TRACED_STEPS = 64  # that are made, in torch
+MOST_TRACED_STEPS = 160  # of a loop that ends where the quadrature has converged
+FIRST_LOOK, TRACED_GROWTH = 8, 1.5  # fewer looks than on the host: one costs as much as many steps
+
+
+class Looked(NamedTuple):
+    """A traced run between two looks."""
+
+    runs: Runs
+    alpha: Array  # (most, *batch, k); zero from j on
+    beta: Array
+    j: Any
+    values: Array
+    difference: Array
+    rest: Array
+    column: Array  # f'(T) e_1, (most, *batch, k), if a derivative is asked for
+    status: Any
+    converged: Any
 
 
 def traced_quadrature(
     A: Any, M: Any, R: Array, method: SLQ, f: Scalar, logarithm: Any, slope: Any = None
 ) -> tuple[Array, Array, Array, Array]:
-    """tr f(A) from runs that start at the columns of R: so many steps, and three quarters of them
-    for comparison.
+    """tr f(A) from runs that start at the columns of R.
 
     And R, f'(A) R and how small its last coefficients are, for derivatives, if `slope` is f'.
     """
     xp = A.xp
-    m = method.max_iters or TRACED_STEPS
     runs, length = _begin(xp, M, R)
-    runs, alpha, beta = _advance(xp, m, A, M, runs)
-    value, less, nodes, worst = traced_gauss(xp, alpha, beta, length, f, A.shape[-1], method)
+    of = None if slope is None else lambda nodes: slope(xp, _inside(xp, f, nodes))
+    if xp.is_functional and method.quadrature == "gauss":
+        s = _until_converged(A, M, runs, length, method, f, of)
+        runs, m, value, rest, column = s.runs, s.j, s.values, s.rest, s.column
+        unsettled = xp.where(s.converged, int(Status.SUCCESS), int(Status.MAX_ITERATIONS))
+        worst = xp.maximum(s.status, unsettled)
+    else:
+        m = method.max_iters or TRACED_STEPS
+        runs, alpha, beta = _advance(xp, m, A, M, runs)
+        value, less, nodes, worst = traced_gauss(xp, alpha, beta, length, f, A.shape[-1], method)
+        rest, column = value - less, None
+        if of is not None:
+            column = first_column(xp, _decoupled(xp, alpha, beta), beta, of, nodes)
     k = R.shape[-1]
     mean, error = mean_and_error(xp, value)
-    error = xp.sqrt(error**2 + (mean - xp.mean(less, axis=-1)) ** 2)
+    error = xp.sqrt(error**2 + xp.mean(rest, axis=-1) ** 2)
     mean = mean + logarithm
     met = meets(xp, method, mean, error, k)
     report_estimate(xp, method, error, met, m * k, worst, runs.status, iterations=m)
-    if slope is None:
+    if of is None:
         return to_result_dtype(xp, mean, A.dtype), R, R, 0 * length
-    of = lambda nodes: slope(xp, _inside(xp, f, nodes))
-    column = first_column(xp, _decoupled(xp, alpha, beta), beta, of, nodes)
-    tail = xp.where(runs.alive, relative_tail(xp, column), 0)
-    return to_result_dtype(xp, mean, A.dtype), R, combined(xp, A.__matmul__, R, column), tail
+    tail = xp.where(runs.alive, relative_tail(xp, column, m), 0)
+    return to_result_dtype(xp, mean, A.dtype), R, combined(xp, A.__matmul__, R, column, m), tail
+
+
+def _until_converged(
+    A: Any, M: Any, runs: Runs, length: Array, method: SLQ, f: Scalar, of: Any
+) -> Looked:
+    """As many steps as `quadrature` makes, in a program of JAX."""
+    xp, eps, multiply, precondition = A.xp, A.xp.eps(length.dtype), _product(A), _product(M)
+    most = method.max_iters or MOST_TRACED_STEPS
+    empty = zeros_like(xp, length, (most, *length.shape))
+
+    def advanced(s: Looked) -> Looked:
+        runs = copy(s.runs)
+        alpha = put(xp, s.alpha, s.j, step(xp, multiply, precondition, runs))
+        beta = put(xp, s.beta, s.j, runs.beta)
+        return s._replace(runs=runs, alpha=alpha, beta=beta, j=s.j + 1)
+
+    def look(s: Looked) -> Looked:
+        stop = xp.maximum(FIRST_LOOK, xp.astype(TRACED_GROWTH * s.j, s.j.dtype))
+        with recording():
+            s = xp.while_loop(lambda t: t.j < xp.minimum(stop, most), advanced, s)
+        ended = put(xp, s.beta, s.j - 1, 0 * length)  # T without what comes after it
+
+        def of_leading(size: int) -> tuple:
+            a, b = s.alpha[:size], ended[:size]
+            values, nodes, worst = gauss(xp, a, b, length, f, A.shape[-1], eps)
+            if of is None:
+                return values, xp.asarray(worst, dtype=s.status.dtype), empty
+            column = first_column(xp, _decoupled(xp, a, b), b, of, nodes)
+            column = xp.concat([column, empty[size:]], axis=0)
+            return values, xp.asarray(worst, dtype=s.status.dtype), column
+
+        values, worst, column = by_size(xp, s.j, most, of_leading)
+        alive, status = s.runs.alive, xp.maximum(s.status, worst)
+        rest, difference = remaining(xp, values, s.values, s.difference, alive)
+        is_done = is_settled(xp, method, values, rest, eps)
+        if of is not None:
+            tail = xp.where(alive, relative_tail(xp, column, s.j), 0)
+            is_done = is_done & xp.all(tail <= math.sqrt(eps))
+        found = {"values": values, "difference": difference, "rest": rest, "column": column}
+        return s._replace(**found, status=status, converged=xp.all(is_done))
+
+    def goes_on(s: Looked) -> Any:
+        return ~s.converged & (s.j < most) & (s.status < int(Status.BREAKDOWN))
+
+    endless, none = length + math.inf, xp.asarray(0)
+    first = Looked(
+        runs=runs,
+        alpha=empty,
+        beta=empty,
+        j=none,
+        values=endless,
+        difference=endless,
+        rest=endless,
+        column=empty,
+        status=none,
+        converged=none > 0,
+    )
+    return xp.while_loop(goes_on, look, first)
 
 
 def traced_gauss(
