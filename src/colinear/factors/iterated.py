@@ -128,6 +128,11 @@ class Iterated(LinearOperator):
             info = check_inner_failures(info, self.A.H, xp.stop_gradient(B), dropped)
         return X if dtype == working else xp.astype(X, dtype), info
 
+    def attach_derivatives(self, B: Array, X: Array) -> Array:
+        """X, which is known to be A^-1 B, with its derivatives: each solve of those is a run."""
+        tol = float(self.method.tolerance(namespace_of(B), B.dtype))
+        return equation_of(self, NO_MONITOR, tol, lambda *arrays: (X,))(B, self.arrays())
+
     @property
     def _flops(self) -> float:
         return self.method.typical(*self.A.shape[-2:]) * (
@@ -425,7 +430,7 @@ class Attempts(LinearOperator):
         best, info = (
             found[-1]
             if not infos[-1].failed
-            else min(found, key=lambda each: _largest(each[1].residual))
+            else min(found, key=lambda each: largest(each[1].residual))
         )
         message = "; ".join([*words, f"{info.method} gave the answer"])
         # That CG was tried on what nobody called definite is no promise broken.
@@ -446,7 +451,8 @@ class Attempts(LinearOperator):
         return self.attempts[0].flops
 
 
-def _largest(residual: Array) -> float:
+def largest(residual: Any) -> float:
+    """The largest of the numbers of all columns; infinity stands for NaN."""
     values = namespace_of(residual).to_numpy(residual)
     worst = float(values.max(initial=0))
     return worst if math.isfinite(worst) else math.inf

@@ -36,16 +36,11 @@ from ..common import (
     to_result_dtype,
 )
 from .auto import (
-    SPARSE_TRIAL,
-    TRIAL,
-    attempt,
     can_be_watched,
     is_automatic,
     is_iterative,
     iterated,
     leave_to_residual,
-    products_to_try,
-    solve_by_trial,
     starting_point,
     with_tolerance_for_parts,
 )
@@ -53,6 +48,7 @@ from .cost import Work, dense_work, sparse_work
 from .elimination import is_recorded_and_seen
 from .families import inv_sparse, is_sparse_and_seen
 from .inverse import REFINEMENTS, are_small, column_norms, factorise, inv
+from .trials import SPARSE_TRIAL, TRIAL, attempt, products_to_try, solve_by_trial
 
 NEED = "a linear system"
 

@@ -58,7 +58,6 @@ from ..common import (
     to_computing_dtype,
 )
 from .auto import (
-    attempts,
     cost_of_iteration,
     is_automatic,
     is_left_to_residual,
@@ -76,6 +75,7 @@ from .inverse import (
     kept,
     no_inverse,
 )
+from .trials import attempts
 
 # The inverse of families: known, by substitution, by Fourier transforms, along bands.
 
