@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
-from itertools import product
+from itertools import pairwise, product
 from operator import add, mul
 from typing import Any
 
@@ -334,14 +334,23 @@ def with_symmetry_of_entries(A: LinearOperator) -> Any:
     """
     if A.is_neutral or A.xp.is_compiling() or A.shape[-1] != A.shape[-2] or 0 in A.shape:
         return A
+    found = _once_in_a_call(
+        A, "_shown", _shown_by_operands if isinstance(A, INHERITING) else _shown_by_entries
+    )
+    return A if found is None else found
+
+
+def _once_in_a_call(A: Any, name: str, find: Callable[[Any], Any]) -> Any:
+    """find(A), remembered under this name until the call of a function ends; None for A itself, of
+    which a reference would hold memory."""
     if state.call is None:
         state.call = object()
-    call, found = A.__dict__.get("_shown", (None, None))
+    call, found = A.__dict__.get(name, (None, None))
     if call is not state.call:
-        found = _shown_by_operands(A) if isinstance(A, INHERITING) else _shown_by_entries(A)
-        found = None if found is A else found  # no reference to itself: it holds memory
-        A.__dict__["_shown"] = state.call, found
-    return A if found is None else found
+        found = find(A)
+        found = None if found is A else found
+        A.__dict__[name] = state.call, found
+    return found
 
 
 def _shown_by_operands(A: Any) -> Any:
@@ -405,3 +414,75 @@ def _stored_diagonal(A: Any) -> Any:
         on = A.structure.rows == A.structure.columns
         return A.data[..., on] if on.sum() == A.shape[-1] else None
     return dict(zip(A.offsets, A.diagonals)).get(0)
+
+
+SMALL_GRID = 1000  # points up to which elimination is as fast as transforms
+
+
+def as_sum_of_lines(A: Any) -> Any:
+    """T_1 ⊕ ... ⊕ T_d where the entries of a sparse matrix show that it is such a sum, positive
+    definite, of symmetric lines; None where they do not. Most others are told by their first row.
+
+    The diagonal may differ by rounding. A grid whose rows are weakly dominant, and one strictly, is
+    definite (Taussky 1949). Lines that are long beside the others are left to elimination.
+    """
+    return _once_in_a_call(A, "_lines", _sum_of_lines)
+
+
+def _sum_of_lines(A: Any) -> Any:
+    xp, structure, n = A.xp, A.structure, A.shape[-1]
+    is_real = not A.is_complex and A.dtype.itemsize > 2
+    if A.shape[-2] != n or n <= SMALL_GRID or A.batch_shape or not is_real:
+        return None
+    found = structure.memo.get("grid", ())
+    if found == ():
+        found = structure.memo["grid"] = _grid(structure)
+    values = None if found is None else xp.peek(xp.stop_gradient(A.data))
+    if values is None:
+        return None
+    sizes, diagonal, places = found
+    d, slack = values[diagonal].reshape(sizes), values[diagonal].reshape(sizes).copy()
+    lines, total, corner = [], -(len(sizes) - 1) * d.flat[0], (0,) * len(sizes)
+    for axis, (forward, backward) in enumerate(places):
+        along = lambda x, axis=axis: x.reshape([-1 if k == axis else 1 for k in range(d.ndim)])
+        couplings = values[forward].reshape([m - (k == axis) for k, m in enumerate(sizes)])
+        line = couplings[(*corner[:axis], slice(None), *corner[axis + 1 :])]
+        is_symmetric = np.array_equal(values[forward], values[backward])
+        if not (is_symmetric and (line != 0).all() and (couplings == along(line)).all()):
+            return None
+        own = d[(*corner[:axis], slice(None), *corner[axis + 1 :])]
+        total = total + along(own)
+        slack -= along(np.append(np.abs(line), 0) + np.append(0, np.abs(line)))
+        lines.append((line, own - (d.flat[0] if axis else 0)))
+    eps, largest = np.finfo(d.dtype).eps, np.abs(d).max()
+    if np.abs(d - total).max() > 4 * eps * largest or slack.min() < 0:
+        return None
+    if slack.max() <= 1e3 * eps * largest:  # perhaps singular
+        return None
+    put = lambda x: xp.asarray(np.array(x), device=A._context.device)
+    terms = (Tridiagonal._of(put(line), put(own), put(line)) for line, own in lines)
+    return KroneckerSum(*terms)._claim(POSITIVE_DEFINITE)
+
+
+def _grid(structure: Any) -> Any:
+    """The sizes of a grid, slowest first, whose points are coupled to their neighbours and to no
+    others, the places of the diagonal, and those of the couplings along each axis, forward and
+    back; None where the pattern is no such grid, or one far longer in one direction."""
+    n, nnz = structure.shape[0], structure.nnz
+    strides = [*structure.columns[: structure.indptr[1]].tolist(), n]
+    if strides[:2] != [0, 1] or len(strides) < 4 or any(b % a for a, b in pairwise(strides[1:])):
+        return None
+    sizes = [b // a for a, b in pairwise(strides[1:])][::-1]
+    if nnz != n + 2 * sum(n - n // size for size in sizes) or max(sizes) ** 2 > 4 * n:
+        return None
+    apart = structure.columns - structure.rows
+    points, places = np.arange(n).reshape(sizes), []
+    for axis, stride in enumerate(strides[-2:0:-1]):
+        pair = [np.flatnonzero(apart == sign * stride) for sign in (1, -1)]
+        inner = np.take(points, range(sizes[axis] - 1), axis).reshape(-1)
+        rows = [structure.rows[place] for place in pair]
+        if not (np.array_equal(rows[0], inner) and np.array_equal(rows[1], inner + stride)):
+            return None
+        places.append(pair)
+    diagonal = np.flatnonzero(apart == 0)
+    return (sizes, diagonal, places) if len(diagonal) == n else None

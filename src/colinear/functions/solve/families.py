@@ -39,6 +39,7 @@ from ...operators import (
 )
 from ...operators.banded import band_widths
 from ...operators.rewrites import is_compact
+from ...operators.sparse_algebra import as_sum_of_lines
 from ...operators.toeplitz import periodic_column
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status, is_unseen
@@ -326,6 +327,7 @@ def fills_in(A: Any, method: Any = None) -> bool:
     return (
         is_automatic(method)
         and is_sparse_and_seen(A)
+        and as_sum_of_lines(A) is None
         and prefers_iteration(with_symmetry_of_entries(A), sparse_work(A))
     )
 
