@@ -27,7 +27,7 @@ from ...operators import (
     Sum,
 )
 from ...operators.context import check_device
-from ...operators.sparse_algebra import with_symmetry_of_entries
+from ...operators.sparse_algebra import ask, with_symmetry_of_entries
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import failed, state
 from ..common import array_like, host_value, is_traced_or_differentiated, seen_value
@@ -62,7 +62,7 @@ def looks_definite(A: LinearOperator) -> bool:
         return True
     if not isinstance(A, Sparse) or 0 in (A.nnz, *A.shape) or not A.properties & SELF_ADJOINT:
         return False
-    least = host_value(A.xp, A.xp.min(A.xp.real(diagonal.diag(A))))
+    least = host_value(A.xp, A.xp.min(A.xp.real(ask(diagonal.diag, A, None))))
     return least is not None and bool(least > 0)
 
 
@@ -83,9 +83,15 @@ def is_elliptic(A: Any) -> bool:
     part, as those of elliptic problems and graphs are: one that multigrid can coarsen."""
     if not isinstance(A, Sparse) or A.shape[-1] < MULTIGRID_ROWS or A.batch_shape or A.is_complex:
         return False
-    xp, trace = A.xp, A.xp.sum(diagonal.diag(A))
+    xp, trace = A.xp, A.xp.sum(ask(diagonal.diag, A, None))
     rest, size = xp.sum(A.data) - trace, xp.sum(xp.abs(A.data)) - trace
     return bool(host_value(xp, rest + size <= MOST_POSITIVE * (size - rest)))
+
+
+def is_general(A: LinearOperator) -> bool:
+    """Whether A is a sparse matrix of which nothing is known, and its values can be seen."""
+    is_seen = isinstance(A, Sparse) and not is_traced_or_differentiated(A.xp, *A.arrays())
+    return is_seen and not A.properties & SELF_ADJOINT
 
 
 def multigrid_is_installed() -> bool:

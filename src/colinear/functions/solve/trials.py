@@ -55,13 +55,14 @@ from ...operators.rewrites import DEFINITE
 from ...operators.sparse_algebra import DIAGONAL, SHIFT, with_symmetry_of_entries
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, PSD, SELF_ADJOINT
 from ...status import Status, failed
-from ..common import have_failed, in_context, is_half, is_traced_or_differentiated
+from ..common import have_failed, in_context, is_half
 from .auto import (
     can_be_watched,
     candidates,
     cost_of_iteration,
     describe_factorisation,
     is_elliptic,
+    is_general,
     iterated,
     jacobi,
     limits,
@@ -69,14 +70,7 @@ from .auto import (
     multigrid_is_installed,
     preconditioners,
 )
-from .cost import (
-    MEMORY,
-    SHARE,
-    Work,
-    affordable_products,
-    iterated_work,
-    prefers_iteration,
-)
+from .cost import MEMORY, SHARE, Work, affordable_products, iterated_work, prefers_iteration
 
 # Operators near A of families that rules invert.
 
@@ -91,10 +85,7 @@ def near_operators(A: Any) -> Iterator[LinearOperator]:
     if A.batch_shape:
         return
     if isinstance(A, Block):
-        rows, columns = ([B.shape[-i] for B in A.operands[:: len(A.blocks[0]) + 1]] for i in (1, 2))
-        if len(A.blocks) == len(A.blocks[0]) and rows == columns:
-            blocks = (row[i] for i, row in enumerate(A.blocks))
-            yield BlockDiag(*(B._claim(A.properties & DEFINITE) for B in blocks))
+        yield from _blocks_on_diagonal(A)
     if not isinstance(A, Sum):
         return
     product = nearest_kronecker(A)
@@ -108,8 +99,19 @@ def near_operators(A: Any) -> Iterator[LinearOperator]:
             return
 
 
+def _blocks_on_diagonal(A: Any) -> Iterator[LinearOperator]:
+    """The blocks on the diagonal of a grid, where these are square and none is most of A: the
+    inverses of all cost a quarter of that of A, or less."""
+    blocks = [row[i] for i, row in enumerate(A.blocks) if i < len(row)]
+    if len(blocks) == len(A.blocks) == len(A.blocks[0]) and all(
+        B.shape[-2] == B.shape[-1] <= A.shape[-1] / 2 for B in blocks
+    ):
+        yield BlockDiag(*(B._claim(A.properties & DEFINITE) for B in blocks))
+
+
 def fast_form(A: Any) -> LinearOperator | None:
-    """A, or the circulant nearest to it, where that family has a cheap inverse; else None."""
+    """A itself if its family has a cheap inverse, or the circulant C nearest to it (T. Chan 1988),
+    which is positive where A is: its eigenvalues are f^H A f, with f of the Fourier transform."""
     if isinstance(A, Scaled):
         inner = fast_form(A.A)
         return None if inner is None else Scaled(A.scalar, inner)
@@ -118,13 +120,15 @@ def fast_form(A: Any) -> LinearOperator | None:
         row = xp.conj(A.col) if A.row is None else A.row
         back = xp.concat([row[..., :1], xp.flip(row[..., 1:], axis=-1)], axis=-1)  # t_(k - n)
         weight = _shares(A, np.arange(n), n)
-        return _kept(Circulant._of(weight * A.col + (1 - weight) * back), A)
+        near: LinearOperator = Circulant._of(weight * A.col + (1 - weight) * back)
+        return near._claim(A.properties & DEFINITE)
     if isinstance(A, Convolution) and A.boundary == "zero":
         kernel, origin = A._fitted()
         for axis, (o, n) in enumerate(zip(origin, A.grid), -len(A.grid)):
             share = _shares(A, np.abs(np.arange(kernel.shape[axis]) - o), n)
             kernel = kernel * A.xp.reshape(share, (-1,) + (1,) * (-1 - axis))
-        return _kept(Convolution._of(kernel, A.grid, "wrap", tuple(origin)), A)
+        near = Convolution._of(kernel, A.grid, "wrap", tuple(origin))
+        return near._claim(A.properties & DEFINITE)
     return A if isinstance(A, FAST) else None
 
 
@@ -132,12 +136,6 @@ def _shares(A: LinearOperator, k: Any, n: int) -> Array:
     """(n - k) / n: in how much of its periodic diagonal an entry k off the main one stands."""
     dtype = A.xp.real_dtype(A.dtype)
     return A.xp.asarray((n - k) / n, dtype=dtype, device=A._context.device)
-
-
-def _kept(C: LinearOperator, A: LinearOperator) -> LinearOperator:
-    """The circulant C nearest to A (T. Chan 1988), positive where A is: its eigenvalues are f^H A f,
-    with f the vectors of the Fourier transform."""
-    return C._claim(A.properties & DEFINITE)
 
 
 def _with_mean(term: LinearOperator, A: Any) -> LinearOperator:
@@ -304,6 +302,12 @@ def attempt(
             known = f"A is known to be {kind}"
         if near is not None:
             known += f"; preconditioned by {near.words}"
+        if products == TRIAL and is_elliptic(A):
+            steps = f"CG with AMG is cheaper than {MULTIGRID_SETUP + MULTIGRID_RUN:.0f} steps"
+            is_there = multigrid_is_installed()
+            known += f"; {steps if is_there else 'AMG is left out: PyAMG is not installed'}"
+        elif products is None and is_general(A):
+            known += f"; GMRES with ILU follows after {ILU_AFTER} steps"
         return f"{known}; {describe_factorisation(direct(), products)}"
 
     return Choice(run, first.name, lambda: cost_of_iteration(A, products, first), why, like)
@@ -448,12 +452,6 @@ class Trials:
         """The iterations and products of all of them."""
         names = "iterations", "matvecs"
         return {name: total(getattr(info, name) for info in self.infos) for name in names}
-
-
-def is_general(A: LinearOperator) -> bool:
-    """Whether A is a sparse matrix of which nothing is known, and its values can be seen."""
-    is_seen = isinstance(A, Sparse) and not is_traced_or_differentiated(A.xp, *A.arrays())
-    return is_seen and not A.properties & SELF_ADJOINT
 
 
 def solve_by_trial(
