@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import operator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..info import Info, is_detailed, recording, report, total
 from ..methods.iterate import Outcome, Products, described, refined, without_unknowns
 from ..methods.loop import NO_MONITOR, Monitor
 from ..methods.vectors import column_norms, status_of
-from ..operators import Diagonal, LinearOperator, Opaque, Sparse
+from ..operators import Diagonal, LinearOperator, Opaque, Sparse, Sum
 from ..operators.autograd import linearised
 from ..operators.context import Context, broadcast_batches
 from ..operators.tree import TEST_HOOKS, memo
@@ -274,7 +275,10 @@ def _product(A: LinearOperator | None, dtype: Any) -> Any:
     while isinstance(A, Opaque):
         A = A.A
     # The iterates are of the right framework, device and shape: what `@` looks at in each product
-    # need not be looked at again.
+    # need not be looked at again, nor in those of the terms of a sum.
+    if isinstance(A, Sum) and not A.xp.is_functional:  # JAX compiles terms that are alike as one
+        products = [_product(term, dtype) for term in A.operands]
+        return lambda X: functools.reduce(operator.add, (product(X) for product in products))
     block, vector = A._matmat, A._matvec
     if (
         isinstance(A, Sparse)

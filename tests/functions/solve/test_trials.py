@@ -277,22 +277,19 @@ def test_the_nearest_kronecker_product_is_nearest() -> None:
     )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_kernel_too_large_to_form_is_preconditioned(backend: str, monkeypatch: Any) -> None:
+def test_a_kernel_too_large_to_form_is_preconditioned(monkeypatch: Any) -> None:
     monkeypatch.setattr(cost, "MEMORY", 1e5)
     rng, n = np.random.default_rng(0), 300
-    square = lambda x, y: ((x[..., :, None, :] - y[..., None, :, :]) ** 2).sum(-1)
-    xp = co.Identity(2).to(backend).xp
-    K = co.PSD(co.Kernel(lambda x, y: xp.exp(-square(x, y)), xp.asarray(rng.random((n, 2)))))
-    A, b = K + 1e-3 * co.Identity(n), xp.asarray(rng.standard_normal(n))
+
+    def gauss(x: Any, y: Any) -> Any:
+        return np.exp(-((x[..., :, None, :] - y[..., None, :, :]) ** 2).sum(-1))
+
+    A = co.PSD(co.Kernel(gauss, rng.random((n, 2)))) + 1e-3 * co.Identity(n)
+    b = rng.standard_normal(n)
     assert "preconditioned by PivotedCholesky(35)" in str(co.explain(co.solve, A, b))
     _, info = co.solve(A, b, info=True)
     assert not info.failed
     assert info.matvecs < 12
-    if backend == "jax":
-        jax = pytest.importorskip("jax")
-        x = jax.jit(lambda b: co.solve(A, b))(b)
-        np.testing.assert_allclose(A @ x, b, atol=1e-6)
 
 
 # ------------------------------------------------------------------------ sparse sums of lines
