@@ -77,6 +77,7 @@ from .cost import MEMORY, SHARE, Work, affordable_products, iterated_work, prefe
 
 FAST = Kronecker | KroneckerSum | Circulant | Convolution | Tridiagonal | Banded | BlockDiag
 LARGEST_FACTORS = 1 << 22  # entries of all factors that are looked at for the nearest product
+SMALLEST_BLOCK = 64  # rows of a block that is worth a step of Python in each product
 SWEEPS = 20  # over the factors; with two factors each is a step of the power method
 
 
@@ -104,7 +105,8 @@ def _blocks_on_diagonal(A: Any) -> Iterator[LinearOperator]:
     inverses of all cost a quarter of that of A, or less."""
     blocks = [row[i] for i, row in enumerate(A.blocks) if i < len(row)]
     if len(blocks) == len(A.blocks) == len(A.blocks[0]) and all(
-        B.shape[-2] == B.shape[-1] <= A.shape[-1] / 2 for B in blocks
+        B.shape[-2] == B.shape[-1] and SMALLEST_BLOCK <= B.shape[-1] <= A.shape[-1] / 2
+        for B in blocks
     ):
         yield BlockDiag(*(B._claim(A.properties & DEFINITE) for B in blocks))
 
