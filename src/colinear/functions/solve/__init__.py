@@ -47,7 +47,7 @@ from .auto import (
 )
 from .cost import Work, dense_work, sparse_work
 from .elimination import is_recorded_and_seen
-from .families import inv_sparse, is_sparse_and_seen
+from .families import eliminate_sparse, is_sparse_and_seen
 from .inverse import REFINEMENTS, are_small, column_norms, factorise, inv
 from .trials import SPARSE_TRIAL, TRIAL, attempt, products_to_try, solve_by_trial
 
@@ -344,7 +344,7 @@ def _trial(s: System, found: Rule) -> tuple[Callable[[], Work], int | None] | No
         return None
     if found.is_base and not A.properties & UNITARY:
         work = partial(dense_work, A)
-    elif found.direct and isinstance(A, Sparse):
+    elif found.direct and isinstance(A, Sparse) and as_sum_of_lines(A) is None:
         work = partial(sparse_work, A)
     else:
         return None
@@ -361,7 +361,7 @@ def _by_trial(s: System, found: Rule | None, most: int | None, work: Callable[[]
         return s.answer(result[0])
     if found is None or (isinstance(s.A, Sparse) and not found.is_base):
         with ignore_float_errors(s.xp):
-            return apply_inverse(s, inv_sparse(s.A, s.method))
+            return apply_inverse(s, eliminate_sparse(s.A, s.method))
     return _without_trial(s, found)
 
 

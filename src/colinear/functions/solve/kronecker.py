@@ -12,7 +12,7 @@ import numpy as np
 
 from ...backends import Array, adjoint, namespace_of
 from ...dispatch import Choice, rule
-from ...factors.inverse import Implicit, Inverse
+from ...factors.inverse import Inverse
 from ...factors.structured import SchurFactor, SpectralFactor
 from ...info import Info, report
 from ...operators import (
@@ -24,14 +24,13 @@ from ...operators import (
     LinearOperator,
     Product,
     Scaled,
-    Sparse,
     Sum,
 )
 from ...operators.kronecker import kronecker_terms
 from ...operators.neutral import dense_part
 from ...operators.rewrites import are_beside_identities, share_factors
 from ...operators.scaled import beside, multiply_scalars
-from ...operators.sparse_algebra import DIAGONAL, SHIFT, as_sum_of_lines, diagonal_of
+from ...operators.sparse_algebra import DIAGONAL, SHIFT, diagonal_of
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, failed
 from ..common import (
@@ -49,7 +48,6 @@ from ..common import (
     values_are_seen,
 )
 from ..spectrum import eig, has_common_factors, spectrum_by_factors
-from .auto import is_automatic
 from .elimination import dense_fallback, judged
 from .inverse import all_square, by_equation, inv, no_inverse
 from .sums import kronecker_and_shift, kronecker_of_self_adjoint
@@ -89,22 +87,6 @@ def inv_kronecker_sum_by_eigenvectors(A: Any, method: Any) -> Any:
     """(A ⊕ B)^-1 = (V ⊗ W) (Λ ⊕ M)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1; by Schur forms
     if these are ill-conditioned"""
     return inv_shifted_kronecker_by_eigenvectors(A, method)
-
-
-def is_sum_of_lines(A: Any, method: Any = None) -> bool:
-    """Whether the entries of a sparse matrix show a Kronecker sum of lines, and the choice is ours."""
-    return is_automatic(method) and as_sum_of_lines(A) is not None
-
-
-@rule(inv, Sparse, when=is_sum_of_lines, cost=lambda A: as_sum_of_lines(A).flops)
-def inv_grid(A: Any, method: Any) -> Any:
-    """A^-1 = (T_1 ⊕ ... ⊕ T_d)^-1, which the entries of A show: a grid with constant couplings along
-    each line"""
-    lines = as_sum_of_lines(A)
-    return Choice(
-        lambda: Inverse._of(A, Implicit._of(A, inv(lines, method), None)),
-        like=lambda: inv(lines, method),
-    )
 
 
 def is_a_power_of_self_adjoint(A: Any) -> bool:
