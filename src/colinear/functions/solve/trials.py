@@ -9,8 +9,7 @@
 - GMRES on a sparse system that is too large to be eliminated is followed by GMRES with incomplete
   factors.
 
-Nothing is trusted: the true residual of the whole decides, and each try goes on from where the last
-one has come to.
+Nothing is trusted: the true residual decides, and each try starts at the best that was found before.
 """
 
 from __future__ import annotations
@@ -73,7 +72,6 @@ from .auto import (
 from .cost import MEMORY, SHARE, Work, affordable_products, iterated_work, prefers_iteration
 
 # Operators near A of families that rules invert.
-
 
 FAST = Kronecker | KroneckerSum | Circulant | Convolution | Tridiagonal | Banded | BlockDiag
 LARGEST_FACTORS = 1 << 22  # entries of all factors that are looked at for the nearest product
@@ -317,7 +315,6 @@ def attempt(
 
 # Iterations before a factorisation.
 
-
 LOOK_EVERY = 12  # steps, between two forecasts
 MOST_FLOPS_TO_FORM = 1e11  # a matrix in a program, where nothing can be tried before
 QUICKENING = 1.5  # by which CG falls faster in the end than in the beginning
@@ -379,7 +376,9 @@ class Patience:
         left = math.log(worst / self.tol)  # of the fall that is needed
         rates = math.log(self.start / worst) / made, math.log(before / worst) / LOOK_EVERY
         coming = left / (QUICKENING * max(*rates, 1e-9))
-        return made + coming > self.most and coming > self.most / 2
+        # Near the end it goes on, unless a factorisation, which is more accurate, costs the same.
+        is_near = self.rival == "AMG" and coming <= self.most / 2
+        return made + coming > self.most and not is_near
 
 
 def rivals_of(
