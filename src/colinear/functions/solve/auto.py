@@ -42,7 +42,7 @@ from .cost import (
 
 # `Auto` without a factorisation: which iterations to try, and in which order.
 #
-# a sum with a fast term: preconditioned by its inverse (CG, MINRES or GMRES); then, and else,
+# preconditioned by what is near A and inverted by a rule (trials.py); then, and else,
 # positive semidefinite CG -> MINRES self-adjoint MINRES -> GMRES; a sparse one with a positive
 # diagonal, which may be definite: CG -> MINRES -> GMRES any other GMRES -> BiCGSTAB -> LSQR, if
 # there is an adjoint least squares LSMR
