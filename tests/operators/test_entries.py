@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 import colinear as co
 from colinear import backends
-from colinear.operators.sparse_algebra import with_symmetry_of_entries
+from colinear.operators.shown import with_symmetry_of_entries
 
 I = co.Identity
 T = co.Tridiagonal(-np.ones(4), 2 * np.ones(5), -np.ones(4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import operator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..info import Info, is_detailed, recording, report, total
 from ..methods.iterate import Outcome, Products, described, refined, without_unknowns
 from ..methods.loop import NO_MONITOR, Monitor
 from ..methods.vectors import column_norms, status_of
-from ..operators import Diagonal, LinearOperator, Opaque, Sparse
+from ..operators import Diagonal, LinearOperator, Opaque, Sparse, Sum
 from ..operators.autograd import linearised
 from ..operators.context import Context, broadcast_batches
 from ..operators.tree import TEST_HOOKS, memo
@@ -128,6 +129,11 @@ class Iterated(LinearOperator):
         if method.least_squares:  # judged by products with the adjoint
             info = check_inner_failures(info, self.A.H, xp.stop_gradient(B), dropped)
         return X if dtype == working else xp.astype(X, dtype), info
+
+    def attach_derivatives(self, B: Array, X: Array) -> Array:
+        """X, which is known to be A^-1 B, with its derivatives: each solve of those is a run."""
+        tol = float(self.method.tolerance(namespace_of(B), B.dtype))
+        return equation_of(self, NO_MONITOR, tol, lambda *arrays: (X,))(B, self.arrays())
 
     @property
     def _flops(self) -> float:
@@ -270,7 +276,10 @@ def _product(A: LinearOperator | None, dtype: Any) -> Any:
     while isinstance(A, Opaque):
         A = A.A
     # The iterates are of the right framework, device and shape: what `@` looks at in each product
-    # need not be looked at again.
+    # need not be looked at again, nor in those of the terms of a sum.
+    if isinstance(A, Sum) and not A.xp.is_functional:  # JAX compiles terms that are alike as one
+        products = [_product(term, dtype) for term in A.operands]
+        return lambda X: functools.reduce(operator.add, (product(X) for product in products))
     block, vector = A._matmat, A._matvec
     if (
         isinstance(A, Sparse)
@@ -426,7 +435,7 @@ class Attempts(LinearOperator):
         best, info = (
             found[-1]
             if not infos[-1].failed
-            else min(found, key=lambda each: _largest(each[1].residual))
+            else min(found, key=lambda each: largest(each[1].residual))
         )
         message = "; ".join([*words, f"{info.method} gave the answer"])
         # That CG was tried on what nobody called definite is no promise broken.
@@ -447,7 +456,8 @@ class Attempts(LinearOperator):
         return self.attempts[0].flops
 
 
-def _largest(residual: Array) -> float:
+def largest(residual: Any) -> float:
+    """The largest of the numbers of all columns; infinity stands for NaN."""
     values = namespace_of(residual).to_numpy(residual)
     worst = float(values.max(initial=0))
     return worst if math.isfinite(worst) else math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from itertools import accumulate
@@ -204,6 +205,10 @@ class Block(LinearOperator):
     @property
     def _flops(self) -> float:
         return sum(A.flops + A.shape[-2] for A in self.operands)
+
+    @property
+    def _dense_flops(self) -> float:
+        return sum(A.dense_flops for A in self.operands) + math.prod(self.shape)
 
     def _expression(self) -> str:
         return f"Block([{', '.join('[' + ', '.join(A._expression() for A in row) + ']' for row in self.blocks)}])"

@@ -15,25 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, program
+from ..backends import Array
 from ..dispatch import function, rule
 from ..dispatch.functions import Function
 from ..errors import MethodError
-from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from .autograd import linearised
 from .banded import Banded, Tridiagonal, natural_length, pad_with_zeros
 from .base import LinearOperator
-from .block import BlockDiag
 from .context import broadcast_batches, kind_of, spread
-from .dense import Dense
 from .diagonal import Diagonal, Identity, ScaledIdentity, scalar_of
-from .kronecker import Kronecker, KroneckerSum
+from .kronecker import KroneckerSum
 from .product import Product
 from .scaled import Scaled, beside
-from .sparse import Sparse, SparseStructure, collected, from_coordinates
+from .sparse import Sparse, collected, from_coordinates
 from .sum import Sum
-from .toeplitz import Circulant, Convolution, Toeplitz
-from .tree import Index, once_in_call
+from .tree import Index
 from .unitary import Permutation
 
 SHIFT = ScaledIdentity | Identity
@@ -316,184 +311,3 @@ def _add_diagonals(lines: Iterable[tuple[int, Array]], m: int, n: int) -> Banded
     for k, d in lines:
         by_offset[k] = by_offset[k] + d if k in by_offset else d
     return Banded._of(tuple(by_offset.values()), tuple(by_offset), m, n)
-
-
-# What entries show, though nothing was claimed: looked at only where a decision depends on it.
-
-STORED: Any = Dense | Sparse | BAND | Diagonal | Toeplitz | Circulant | Convolution
-# whose properties are those of their operands, as far as they follow from them
-INHERITING: Any = Sum | Scaled | Kronecker | KroneckerSum | BlockDiag
-
-
-def with_symmetry_of_entries(A: LinearOperator) -> Any:
-    """A with the properties that its entries show: self-adjoint where they equal those of A^H, and
-    then positive where the diagonal outweighs the rest of each row (Gershgorin).
-
-    They are read once in a call, since arrays may be changed between two calls, and where that is
-    free: never under tracing, and on a device only whether a sparse matrix is symmetric.
-    """
-    if A.is_neutral or A.xp.is_compiling() or A.shape[-1] != A.shape[-2] or 0 in A.shape:
-        return A
-    found = once_in_call(A, "_shown", lambda: _shown_beyond(A))
-    return A if found is None else found
-
-
-def _shown_beyond(A: LinearOperator) -> Any:
-    """A with what its entries show; None, not a reference to itself that holds memory, if that is
-    no more."""
-    found = _shown_by_operands(A) if isinstance(A, INHERITING) else _shown_by_entries(A)
-    return None if found is A else found
-
-
-def _shown_by_operands(A: Any) -> Any:
-    inner = tuple(map(with_symmetry_of_entries, A.operands))
-    if all(B is C for B, C in zip(inner, A.operands)):
-        return A
-    if isinstance(A, Scaled):  # which knows the sign of its factor where it is made
-        return Scaled(A.scalar, *inner)._claim(A._claims)
-    return A._replace(operands=inner)
-
-
-def _shown_by_entries(A: Any) -> Any:
-    if not isinstance(A, STORED) or A.properties & POSITIVE_SEMIDEFINITE:
-        return A
-    xp, values = A.xp, [A.xp.peek(x) for x in A.arrays()]
-    if any(x is None for x in values):
-        is_waited_for = isinstance(A, Sparse) and not A.properties & SELF_ADJOINT
-        if not is_waited_for or xp.is_traced(A.data) or not A.structure.is_symmetric:
-            return A
-        flipped = xp.take(A.data, A.structure.transposed.order, axis=-1)
-        same = xp.all(flipped == xp.conj(A.data))
-        return A._claim(SELF_ADJOINT) if bool(xp.to_numpy(same)) else A
-    host = A.with_arrays(values)
-    if not A.properties & SELF_ADJOINT and not _equals_adjoint(host):
-        return A
-    diagonal = None if isinstance(A, Dense | Convolution) else _stored_diagonal(host)
-    if diagonal is None:
-        return A._claim(SELF_ADJOINT)
-    with np.errstate(all="ignore"):
-        rows = (host._map(np.abs) @ np.ones(A.shape[-1], np.abs(diagonal).dtype)).real
-        slack = 2 * np.real(diagonal) - rows  # a_ii - Σ_(j≠i) |a_ij|
-    if not np.all(slack >= 0):
-        return A._claim(SELF_ADJOINT)
-    # rounding of the sums is no reason to call a singular matrix definite
-    is_definite = np.all(slack > 1e3 * np.finfo(slack.dtype).eps * rows)
-    return A._claim(POSITIVE_DEFINITE if is_definite else POSITIVE_SEMIDEFINITE)
-
-
-def _equals_adjoint(A: Any) -> bool:
-    """Whether the entries of a NumPy matrix are seen to be those of its adjoint."""
-    if isinstance(A, Sparse):
-        return A.structure.is_symmetric and np.array_equal(
-            A.data[..., A.structure.transposed.order], A.data.conj()
-        )
-    B: Any = A.H
-    if isinstance(A, Banded):
-        own, other = (dict(zip(C.offsets, C.diagonals)) for C in (A, B))
-        return own.keys() == other.keys() and all(np.array_equal(own[k], other[k]) for k in own)
-    if type(A) is not type(B) or A._flatten()[1][:2] != B._flatten()[1][:2]:
-        return False
-    return all(map(np.array_equal, A.arrays(), B.arrays()))
-
-
-def _stored_diagonal(A: Any) -> Any:
-    """The diagonal of a matrix that stores it, None where it has none."""
-    if isinstance(A, Diagonal):
-        return A.d
-    if isinstance(A, Toeplitz | Circulant):
-        return A.col[..., :1]
-    if isinstance(A, Sparse):
-        on = A.structure.rows == A.structure.columns
-        return A.data[..., on] if on.sum() == A.shape[-1] else None
-    return dict(zip(A.offsets, A.diagonals)).get(0)
-
-
-# What products show: a matrix with few diagonals, as the derivatives of discretised equations are.
-
-FEWEST_ROWS_ASSEMBLED = 1000
-MOST_DIAGONALS = 64  # of a matrix that is assembled
-UNIT_COLUMNS = 8  # multiplied to find the diagonals
-BLOCK = 16  # columns that a program of JAX multiplies together
-ROUNDS = 3  # of finding diagonals, those after the first from the rows in which some were missing
-MOST_SEEDED = 3e7  # numbers of the block by which the entries are found
-ROUNDINGS = 1000  # by which products with random vectors may differ from those of A
-
-
-def assembled(A: LinearOperator) -> Sparse | None:
-    """The sparse matrix that has the products of A, from few of them; None if it was not found.
-
-    Unit vectors show which diagonals there are. Those of one residue modulo p, columns that no row
-    meets twice, are then multiplied as one vector: p products give all entries (Curtis, Powell and
-    Reid 1974). Products with random vectors must agree; in rows where they do not, products with
-    A^H show what is missing. It is made once in a call, of an A whose values can be seen.
-    """
-    m, n = A.shape[-2:]
-    if A.batch_shape or A.is_neutral or A.xp.is_compiling() or min(m, n) < FEWEST_ROWS_ASSEMBLED:
-        return None
-    return once_in_call(A, "_assembled", lambda: _assemble_if_seen(A))
-
-
-def _assemble_if_seen(A: LinearOperator) -> Sparse | None:
-    B, xp = A.detach(), A.xp
-    is_hidden = any(map(xp.is_traced, (*B.arrays(), xp.zeros((1,)))))
-    if is_hidden or A.dtype.itemsize <= 2 or A.shape[-1] * UNIT_COLUMNS > MOST_SEEDED:
-        return None
-    try:
-        with np.errstate(all="ignore"):
-            return _assemble(B if xp.is_functional else linearised(B))
-    except (RuntimeError, TypeError):  # of a function that takes no blocks
-        return None
-
-
-def _assemble(A: LinearOperator) -> Sparse | None:
-    (m, n), random = A.shape[-2:], np.random.default_rng(0)
-    W = random.standard_normal((n, 2))
-    chosen = random.permutation(n)[:UNIT_COLUMNS]
-    found = _multiply(A, np.concatenate([W, np.arange(n)[:, None] == chosen], axis=-1))
-    rows, at = np.nonzero(found[:, 2:])
-    offsets = set((rows - chosen[at]).tolist())
-    for _ in range(ROUNDS):
-        S = _with_diagonals(A, offsets) if len(offsets) <= MOST_DIAGONALS else None
-        if S is None:
-            return None
-        error = np.max(abs(found[:, :2] - S @ W), axis=-1)
-        bound = ROUNDINGS * A.xp.eps(A.dtype) * np.max(S._map(abs) @ abs(W))
-        wrong = np.flatnonzero(~(error <= bound))
-        if not len(wrong):
-            return Sparse._of(A.xp.asarray(S.data, **kind_of(A)), S.structure)
-        if A.backend == "numpy" and getattr(A, "multiply_adjoint", True) is None:
-            return None
-        chosen = random.choice(wrong, min(UNIT_COLUMNS, len(wrong)), replace=False)
-        columns, at = np.nonzero(_multiply(A.H, np.arange(m)[:, None] == chosen))
-        offsets.update((chosen[at] - columns).tolist())
-    return None
-
-
-def _multiply(A: LinearOperator, X: Any) -> Any:
-    """A X of an array on the host; in JAX in blocks of one width, so that one program is enough."""
-    xp, k, run = A.xp, X.shape[-1], program(A.xp.name, _product)
-    width = BLOCK if xp.is_functional else k
-    X = np.pad(X, ((0, 0), (0, -k % width)))
-    blocks = [xp.asarray(X[:, i : i + width], **kind_of(A)) for i in range(0, k, width)]
-    return np.concatenate([xp.to_numpy(run(A, block)) for block in blocks], axis=-1)[:, :k]
-
-
-def _product(xp: Any, A: LinearOperator, X: Array) -> Array:
-    return (linearised(A) if xp.is_functional else A) @ X
-
-
-def _with_diagonals(A: LinearOperator, offsets: set[int]) -> Sparse | None:
-    """The matrix of A, on the host, if it has entries (i, i - k) for these k alone."""
-    m, n = A.shape[-2:]
-    k = np.array(sorted(offsets, reverse=True), dtype=np.int64)  # so that columns ascend in a row
-    sizes = range(max(1, len(k)), 4 * MOST_DIAGONALS)
-    p = next((p for p in sizes if len(set((k % p).tolist())) == len(k)), None)
-    if p is None or n * p > MOST_SEEDED:
-        return None
-    Y = _multiply(A, np.arange(n)[:, None] % p == np.arange(p))
-    i = np.arange(m)[:, None]
-    j = i - k
-    values = np.where((j >= 0) & (j < n), Y[i, j % p], 0)
-    is_entry = values != 0
-    starts = np.concatenate([[0], np.cumsum(is_entry.sum(axis=1))])
-    return Sparse._of(values[is_entry], SparseStructure(starts, j[is_entry], (m, n)))

@@ -10,8 +10,7 @@ Any operator, array or function of A that approximates A^-1 is one too.
 from __future__ import annotations
 
 from .base import as_preconditioner
-from .jacobi import BlockJacobi, Chebyshev, Jacobi
-from .low_rank import Nystrom, PivotedCholesky
+from .general import BlockJacobi, Chebyshev, Jacobi, Nystrom, PivotedCholesky
 from .sparse import AMG, IC, ILU
 
 __all__ = [

@@ -81,6 +81,12 @@ def column_kernel(A: Any, i: Array) -> Array:
     return xp.reshape(xp.matrix_transpose(entries), (*i.shape, A.shape[-2]))
 
 
+def reads_columns(A: Any) -> bool:
+    """Whether columns of A are read off, without products."""
+    inner = (A.A,) if isinstance(A, Scaled) else A.operands if isinstance(A, Sum) else ()
+    return not column.find(A).is_base and all(map(reads_columns, inner))
+
+
 @rule(column, Sum)
 def column_sum(A: Any, i: Array) -> Array:
     """(A + B) e_i = A e_i + B e_i"""

@@ -10,8 +10,8 @@ import pytest
 import scipy.sparse as sp
 
 import colinear as co
-from colinear.functions.solve import cost
-from colinear.operators.sparse_algebra import assembled
+from colinear.functions.solve import cost, trials
+from colinear.operators.shown import assembled
 
 BACKENDS = ["numpy", "torch", "jax"]
 
@@ -120,7 +120,8 @@ def test_derivatives_go_through_the_sum_and_not_the_preconditioner() -> None:
 def test_cg_goes_on_from_its_trial_while_it_promises_to_end_first(backend: str, shift: str) -> None:
     m, rng = 70, np.random.default_rng(0)
     n = m * m
-    A = co.Sparse(poisson(m))
+    scale = sp.diags_array(1 + 0.1 * rng.random(n))  # no Kronecker sum, which has a rule
+    A = co.Sparse(sp.csr_array(scale @ poisson(m) @ scale))
     added = {"diagonal": co.Diagonal(0.1 + rng.random(n)), "identity": 0.1 * co.Identity(n)}
     A = (A + added[shift] if shift in added else A).to(backend)
     b = A.xp.asarray(rng.standard_normal(n))
@@ -154,6 +155,199 @@ def test_a_hopeless_trial_is_given_up_for_elimination() -> None:
         x, info = co.solve(co.Sparse(S), b, info=True)
     assert count.matvecs < 600
     assert info.failed or np.linalg.norm(S @ x - b) <= 2e-8 * np.linalg.norm(b)
+
+
+# ------------------------------------------------------------------ multigrid and incomplete factors
+
+
+def rough_grid(m: int) -> Any:
+    """A grid with conductances that differ by factors of a hundred: CG takes a thousand steps."""
+    rng, points = np.random.default_rng(0), np.arange(m * m).reshape(m, m)
+    pairs = [(points[:, :-1], points[:, 1:]), (points[:-1], points[1:])]
+    i, j = (np.concatenate([pair[k].ravel() for pair in pairs]) for k in (0, 1))
+    W = sp.coo_array((np.exp(1.5 * rng.standard_normal(len(i))), (i, j)), shape=(m * m, m * m))
+    W = sp.csr_array(W + W.T)
+    return sp.csr_array(sp.diags_array(W.sum(0) + (np.arange(m * m) < m)) - W)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_multigrid_follows_where_cg_would_take_longer(backend: str) -> None:
+    pytest.importorskip("pyamg")
+    A = co.Sparse(rough_grid(130)).to(backend)
+    b = A.xp.asarray(np.random.default_rng(1).standard_normal(16_900))
+    assert "CG with AMG is cheaper than 400 steps" in str(co.explain(co.solve, A, b))
+    _, info = co.solve(A, b, info=True)
+    assert "CG was dropped (STOPPED) at the residual" in info.message
+    assert "CG with AMG gave the answer" in info.message
+    assert solved(A, b)[1] < 250
+
+
+def test_without_pyamg_it_is_left_out_and_that_is_said(monkeypatch: Any) -> None:
+    monkeypatch.setattr(trials, "multigrid_is_installed", lambda: False)
+    A, b = co.Sparse(rough_grid(70)), np.ones(4900)
+    assert "PyAMG is not installed" in str(co.explain(co.solve, A, b))
+    _, info = co.solve(A, b, info=True)
+    assert "CG was dropped" in info.children[0].message
+    solved(A, b)
+
+
+def test_what_multigrid_does_not_solve_goes_on_without_it(monkeypatch: Any) -> None:
+    pytest.importorskip("pyamg")
+    useless = lambda self, A: co.PD(co.Diagonal(np.geomspace(1, 1e8, A.shape[-1])))
+    monkeypatch.setattr(co.AMG, "__call__", useless)
+    A, b = co.Sparse(rough_grid(130)), np.random.default_rng(1).standard_normal(16_900)
+    _, info = co.solve(A, b, info=True)
+    assert "CG with AMG was dropped" in info.children[0].message
+    solved(A, b)
+
+
+def test_derivatives_of_what_a_trial_found() -> None:
+    torch = pytest.importorskip("torch")
+    S, rng = co.Sparse(rough_grid(66)).to("torch"), np.random.default_rng(0)
+    b, c = (torch.from_numpy(rng.standard_normal(66**2)).requires_grad_() for _ in "bc")
+    gradients = []
+    for method in (co.Auto(tol=1e-11), co.LU()):
+        d = torch.full((66**2,), 0.01, dtype=torch.float64, requires_grad=True)
+        x = co.solve(co.PD(S + co.Diagonal(d)), b, method)
+        gradients.append(torch.autograd.grad(x @ c, (d, b)))
+    for found, wanted in zip(*gradients):
+        np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=1e-5, atol=1e-7)
+
+
+def test_incomplete_factors_follow_gmres_where_no_factors_fit(monkeypatch: Any) -> None:
+    monkeypatch.setattr(cost, "MEMORY", 1e5)
+    m = 60
+    S = poisson(m) + sp.diags_array([np.full(m * m - 1, 0.4)], offsets=[1])
+    S = sp.csr_array(S + 1e-3 * sp.diags_array(np.arange(m * m) % 7.0))
+    A, b = co.Sparse(S), np.random.default_rng(0).standard_normal(m * m)
+    monkeypatch.setattr(trials, "ILU_AFTER", 40)
+    assert "GMRES with ILU follows after 40 steps" in str(co.explain(co.solve, A, b))
+    x, info = co.solve(A, b, info=True)
+    assert info.message.endswith("GMRES with ILU gave the answer")
+    assert info.matvecs < 100
+    assert np.linalg.norm(S @ x - b) <= 2e-8 * np.linalg.norm(b)
+
+
+# ------------------------------------------------------------------------------- what is near
+
+
+def near_cases() -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+
+    def positive(m: int) -> Any:
+        G = rng.standard_normal((m, m))
+        return co.PSD(G @ G.T / m + 0.2 * np.eye(m))
+
+    K = [[positive(m) for m in (40, 30)] for _ in range(3)]
+    d = co.PSD(co.Diagonal(0.1 + 0.1 * rng.random(1200)))
+    bump = np.exp(-(np.linspace(-4, 4, 9) ** 2))
+    T = co.PSD(co.Toeplitz(1 / (1.0 + np.arange(1200)) ** 1.1))
+    grid = co.PSD(co.Convolution(np.multiply.outer(bump, bump), (40, 30), "zero", centered=True))
+    weak = [co.opaque(co.Dense(0.02 * rng.standard_normal((90, 90)))) for _ in range(36)]
+    strong = [co.Dense(rng.standard_normal((90, 90)) + 20 * np.eye(90)) for _ in range(6)]
+    rows = [[strong[i] if i == j else weak[6 * i + j] for j in range(6)] for i in range(6)]
+    return {
+        "Kronecker products": sum((c * co.Kronecker(*F) for c, F in zip((1, 0.3, 0.1), K))),
+        "Toeplitz": T + d,
+        "Convolution": grid + d,
+        "Block": co.Block(rows),
+    }
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", near_cases())
+def test_what_is_near_and_inverted_by_a_rule_preconditions(
+    name: str, backend: str, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(cost, "MEMORY", 1e6)  # so that no matrix is formed
+    A = near_cases()[name].to(backend)
+    b = A.xp.asarray(np.random.default_rng(1).standard_normal(A.shape[-1]))
+    assert "preconditioned by the inverse of" in str(co.explain(co.solve, A, b))
+    products = solved(A, b)[1]
+    plain = co.solve(A, b, co.GMRES(), info=True)[1].matvecs
+    assert products < 0.7 * plain
+
+
+def test_the_nearest_kronecker_product_is_nearest() -> None:
+    rng = np.random.default_rng(0)
+    F = [[rng.standard_normal((m, m)) for m in (4, 3)] for _ in range(3)]
+    A = sum(co.Kronecker(*map(co.Dense, each)) for each in F) + 2 * co.Identity(12)
+    near = trials.nearest_kronecker(A).to_dense()
+    # rearranged (Van Loan and Pitsianis 1993), the nearest is of rank one: its singular value
+    R = A.to_dense().reshape(4, 3, 4, 3).transpose(0, 2, 1, 3).reshape(16, 9)
+    s = np.linalg.svd(R, compute_uv=False)
+    np.testing.assert_allclose(
+        np.linalg.norm(A.to_dense() - near), np.sqrt((s[1:] ** 2).sum()), rtol=1e-4
+    )
+
+
+def test_a_kernel_too_large_to_form_is_preconditioned(monkeypatch: Any) -> None:
+    monkeypatch.setattr(cost, "MEMORY", 1e5)
+    rng, n = np.random.default_rng(0), 300
+
+    def gauss(x: Any, y: Any) -> Any:
+        return np.exp(-((x[..., :, None, :] - y[..., None, :, :]) ** 2).sum(-1))
+
+    A = co.PSD(co.Kernel(gauss, rng.random((n, 2)))) + 1e-3 * co.Identity(n)
+    b = rng.standard_normal(n)
+    assert "preconditioned by PivotedCholesky(35)" in str(co.explain(co.solve, A, b))
+    _, info = co.solve(A, b, info=True)
+    assert not info.failed
+    assert info.matvecs < 12
+
+
+# ------------------------------------------------------------------------ sparse sums of lines
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("sizes", [(40, 30), (12, 11, 10)])
+def test_entries_show_a_kronecker_sum_of_lines(sizes: Any, backend: str) -> None:
+    rng, S = np.random.default_rng(0), sp.csr_array((1, 1))
+    for m in sizes:
+        T = line(m) * (1 + rng.random()) + sp.diags_array(rng.random(m))
+        S = sp.kron(S, sp.eye_array(m)) + sp.kron(sp.eye_array(S.shape[0]), T)
+    S = sp.csr_array(S)
+    A, b = co.Sparse(S).to(backend), rng.standard_normal(S.shape[0])
+    assert "inv_kronecker_sum" in co.explain(co.inv, A).rules
+    assert "inv_kronecker_sum" in co.explain(co.solve, A, A.xp.asarray(b)).rules
+    x = co.solve(A, A.xp.asarray(b))
+    np.testing.assert_allclose(S @ A.xp.to_numpy(x), b, atol=1e-9)
+
+
+def test_what_is_no_sum_of_lines_or_singular_is_not_taken_for_one() -> None:
+    m = 40
+    free = line(m).tolil()
+    free[0, 0] = free[m - 1, m - 1] = 1.0  # of Neumann: singular
+    others = [
+        sp.csr_array(sp.kronsum(free.tocsr(), free.tocsr())),
+        poisson(m) - 0.1 * sp.eye_array(m * m),
+    ]
+    for place in (0, 7, 500, 4000):
+        S = poisson(m)
+        S.data[place] *= 1 + 1e-9
+        others.append(S)
+    for S in others:
+        assert "inv_kronecker_sum" not in co.explain(co.inv, co.Sparse(sp.csr_array(S))).rules
+
+
+def test_derivatives_of_a_sum_of_lines_are_those_of_the_sparse_matrix() -> None:
+    torch = pytest.importorskip("torch")
+    S, rng = co.Sparse(poisson(35)).to("torch"), np.random.default_rng(0)
+    b, c = (torch.from_numpy(rng.standard_normal(35**2)) for _ in "bc")
+    gradients = []
+    for method in (None, co.LU()):
+        data = S.data.clone().requires_grad_()
+        x = co.solve(co.Sparse.from_parts(data, S.structure), b, method)
+        gradients.append(torch.autograd.grad(x @ c, data)[0])
+    np.testing.assert_allclose(*gradients, rtol=1e-8, atol=1e-10)
+
+
+def test_refining_asks_the_parts_for_what_is_left() -> None:
+    A, b = co.PSD(co.Sparse(poisson(100))), np.random.default_rng(0).standard_normal(10_000)
+    _, info = co.solve(A @ A, b, co.CG(tol=1e-8), info=True)
+    assert not info.failed
+    first, second, *again = (part.iterations for part in info.children)
+    assert sum(again) < (first + second) / 2
 
 
 def test_a_traced_program_does_not_form_a_large_matrix_by_products() -> None:

@@ -12,7 +12,7 @@ from ...info import Info, is_detailed, recording, report
 from ...methods.sampling import check_seed, drawn_seed
 from ...operators import LinearOperator, LowRank
 from ...operators.context import kind_of
-from ...preconditioners.low_rank import approximation, partial_factor
+from ...preconditioners.general import approximation, partial_factor
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status, combine, first_failure
 from ..common import ignore_float_errors, is_half, square_size, to_result_dtype

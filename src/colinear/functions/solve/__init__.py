@@ -21,6 +21,7 @@ from ...methods.base import AUTO
 from ...operators import Dense, LinearOperator, MatrixFree, Scaled, Sparse
 from ...operators.context import broadcast_batches
 from ...operators.neutral import placed_beside
+from ...operators.shown import as_sum_of_lines
 from ...properties import UNITARY
 from ...status import Status, combine, failed, first_failure, is_unseen, take_for_granted
 from ..common import (
@@ -36,23 +37,19 @@ from ..common import (
     to_result_dtype,
 )
 from .auto import (
-    SPARSE_TRIAL,
-    TRIAL,
-    attempt,
     can_be_watched,
     is_automatic,
     is_iterative,
     iterated,
     leave_to_residual,
-    products_to_try,
-    solve_by_trial,
     starting_point,
     with_tolerance_for_parts,
 )
 from .cost import Work, dense_work, sparse_work
 from .elimination import is_recorded_and_seen
-from .families import inv_assembled, inv_sparse, is_assembled, is_sparse_and_seen
+from .families import eliminate_sparse, inv_assembled, is_assembled, is_sparse_and_seen
 from .inverse import REFINEMENTS, are_small, column_norms, factorise, inv
+from .trials import SPARSE_TRIAL, TRIAL, attempt, products_to_try, solve_by_trial
 
 NEED = "a linear system"
 
@@ -295,9 +292,15 @@ def _blamed(s: System, status: Any, told: Any) -> Any:
 
 
 def _improved(
-    s: System, inverse: Any, X: Array, R: Array, bound: float | None = None
+    s: System,
+    inverse: Any,
+    X: Array,
+    R: Array,
+    bound: float | None = None,
+    rough: Callable[[float], LinearOperator] | None = None,
 ) -> tuple[Array, Array]:
-    """X refined while that helps, and its relative residual; R = B - A X.
+    """X refined while that helps, and its relative residual; R = B - A X. `rough(tol)`: the inverse
+    to a tolerance, if less accuracy costs less.
 
     Where the residual is a hundredth of its `bound`, x solves a system that differs from A by
     rounding: refining in this precision gains a factor of two or three, which is too little if the
@@ -314,7 +317,7 @@ def _improved(
     for _ in range(REFINEMENTS):
         if not tol < worst < 1:  # accurate, or beyond repair
             break
-        better = X + inverse @ R  # x + A^-1 r
+        better = X + (inverse if rough is None else rough(tol / worst)) @ R  # x + A^-1 r
         R = s.residual(better)
         refined = relative_residual(xp, R, B)
         largest = host_value(xp, refined).max()
@@ -329,7 +332,8 @@ def _is_tried_first(s: System) -> bool:
     A = s.A
     if not isinstance(A, Sparse) or A.shape[-1] < SPARSE_TRIAL or not is_automatic(s.method):
         return False
-    return is_sparse_and_seen(A) and can_be_watched(A, s.B)
+    is_tried = is_sparse_and_seen(A) and can_be_watched(A, s.B)
+    return is_tried and as_sum_of_lines(A) is None
 
 
 def _trial(s: System, found: Rule) -> tuple[Callable[[], Work], int | None] | None:
@@ -340,7 +344,7 @@ def _trial(s: System, found: Rule) -> tuple[Callable[[], Work], int | None] | No
         return None
     if found.is_base and not A.properties & UNITARY:
         work = partial(dense_work, A)
-    elif found.direct and isinstance(A, Sparse):
+    elif found.direct and isinstance(A, Sparse) and as_sum_of_lines(A) is None:
         work = partial(sparse_work, A)
     else:
         return None
@@ -357,7 +361,7 @@ def _by_trial(s: System, found: Rule | None, most: int | None, work: Callable[[]
         return s.answer(result[0])
     if found is None or (isinstance(s.A, Sparse) and not found.is_base):
         with ignore_float_errors(s.xp):
-            return apply_inverse(s, inv_sparse(s.A, s.method))
+            return apply_inverse(s, eliminate_sparse(s.A, s.method))
     if isinstance(s.A, MatrixFree) and is_assembled(s.A, s.method):
         return apply_inverse(s, inv_assembled(s.A, s.method))
     return _without_trial(s, found)
@@ -373,7 +377,10 @@ def _in_parts(s: System, found: Rule) -> Array | None:
             return None  # the parts are not what the method needs
         goal = 0.9 * tol if tol > 100 * xp.eps(s.dtype) else 0.0
         X = _as_one_run(inverse, goal, starting_point(A, method)) @ s.B
-        X, residual = _improved(s, inverse, X, s.residual(X))
+        # what is left of the residual need only fall to the tolerance
+        parts_to = lambda tol: with_tolerance_for_parts(replace(method, tol=tol / 2), A, 2)
+        rough = lambda tol: inv.using(found, A, parts_to(tol))
+        X, residual = _improved(s, inverse, X, s.residual(X), None, rough)
     status = s.status(residual)
     parts = [
         info for info in reports if info.iterations is not None or failed(info._status) is not False

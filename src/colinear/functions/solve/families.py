@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...backends import Array
-from ...dispatch import Cost, perform, rule
+from ...dispatch import Choice, Cost, perform, rule
 from ...factors.dense import TriangularFactor, probe_of
 from ...factors.host import FixedFactor, SparseInverse, SparseSolver, gohberg_semencul
 from ...factors.inverse import Implicit, Inverse
@@ -43,7 +43,7 @@ from ...operators import (
 )
 from ...operators.banded import band_widths
 from ...operators.rewrites import is_compact
-from ...operators.sparse_algebra import assembled
+from ...operators.shown import as_sum_of_lines, assembled
 from ...operators.toeplitz import periodic_column
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status, is_unseen
@@ -65,7 +65,6 @@ from ..common import (
     values_are_seen,
 )
 from .auto import (
-    attempts,
     cost_of_iteration,
     is_automatic,
     is_left_to_residual,
@@ -83,6 +82,7 @@ from .inverse import (
     kept,
     no_inverse,
 )
+from .trials import attempts
 
 # The inverse of families: known, by substitution, by Fourier transforms, along bands.
 
@@ -333,6 +333,7 @@ def fills_in(A: Any, method: Any = None) -> bool:
     return (
         is_automatic(method)
         and is_sparse_and_seen(A)
+        and as_sum_of_lines(A) is None
         and prefers_iteration(with_symmetry_of_entries(A), sparse_work(A))
     )
 
@@ -370,12 +371,21 @@ def is_eliminated_on_host(A: Any, method: Any = None) -> bool:
     Sparse,
     when=is_eliminated_on_host,
     cost=lambda A: Cost(*sparse_work(A)[::2]),
-    like=identity_like,
     direct=True,
 )
-def inv_sparse(A: Any, method: Any) -> LinearOperator:
+def inv_sparse(A: Any, method: Any) -> Any:
     """S^-1 b by sparse elimination, the rows and columns in an order that keeps the factors
-    sparse"""
+    sparse; that of T_1 ⊕ ... ⊕ T_d where the entries show that S is this sum of lines"""
+    lines = as_sum_of_lines(A) if is_automatic(method) else None
+    if lines is None:
+        return Choice(lambda: eliminate_sparse(A, method), like=lambda: identity_like(A))
+    known = lambda: inv(lines, method)
+    return Choice(lambda: Inverse._of(A, Implicit._of(A, known(), None)), like=known)
+
+
+def eliminate_sparse(A: Any, method: Any) -> LinearOperator:
+    """The inverse by sparse elimination on the host, now or when a program runs; reports how it
+    went."""
     xp, structure = A.xp, A.structure
     if xp.is_traced(A.data):
         solver = SparseSolver(structure, bool(A.properties & POSITIVE_SEMIDEFINITE))

@@ -48,8 +48,9 @@ from ..common import (
     square_size,
     values_are_seen,
 )
-from .auto import attempt, attempts, is_iterative, iterate, iterated, iterates
+from .auto import is_iterative, iterate, iterated, iterates
 from .cost import dense_work, itemsize
+from .trials import attempt, attempts
 
 # --------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ from ...info import Info, report
 from ...methods import EIGEN, LOBPCG, SVRG, Arnoldi, Auto, Lanczos, Method, Spectral, fitting
 from ...operators import Kronecker, KroneckerSum, LinearOperator
 from ...operators.kronecker import are_same
-from ...operators.sparse_algebra import evaluate, generators, with_symmetry_of_entries
+from ...operators.shown import with_symmetry_of_entries
+from ...operators.sparse_algebra import evaluate, generators
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, first_failure
 from ..common import (
