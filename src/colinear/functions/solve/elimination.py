@@ -313,9 +313,9 @@ def weak_entries(low_rank: Any, D: Any) -> Any:
 def _weakness(D: Any, low_rank: Any, power: float) -> tuple[Array, Array]:
     """Whether each entry of D is below eps^power s_i, and what it may be exchanged for."""
     xp = D.xp
-    U, V, d = (xp.stop_gradient(x) for x in (*low_rank_sides(low_rank), D.d))
-    size = xp.abs(d)
-    s = xp.vector_norm(U, axis=-1) * xp.vector_norm(V, axis=-1)  # σ_i
+    U, V = low_rank_sides(low_rank)
+    size, of_rows = xp.abs(xp.stop_gradient(D.d)), xp.vector_norm(xp.stop_gradient(U), axis=-1)
+    s = of_rows * (of_rows if V is U else xp.vector_norm(xp.stop_gradient(V), axis=-1))  # σ_i
     rank = min(U.shape[-1], V.shape[-1])
     if rank < size.shape[-1]:
         s = xp.minimum(s, xp.sort(size, axis=-1)[..., rank : rank + 1])  # q
