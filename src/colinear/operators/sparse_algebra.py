@@ -86,7 +86,7 @@ def diagonal_of(D: Any, A: LinearOperator) -> Array:
 
 def is_sparse(A: LinearOperator) -> bool:
     """Whether A is made of sparse and banded matrices alone, and multiplying out keeps it so."""
-    if A.is_neutral or any(count_entries.find(operand).is_base for operand in A.operands):
+    if A.is_neutral or any(count_entries.find(B).is_base for B in generators(A)):
         return False
     return ask(count_entries, A, np.ones(A.shape[-1])) is not None
 

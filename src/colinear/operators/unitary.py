@@ -48,24 +48,27 @@ def good_length(n: int) -> int:
     return best
 
 
-def circular_convolution(kernel: Array, X: Array, lengths: Sequence[int]) -> Array:
+def circular_convolution(
+    kernel: Array, X: Array, lengths: Sequence[int], spectrum: Array | None = None
+) -> Array:
     """The circular convolution of columns of grids with a kernel, both padded with zeros to
     `lengths`.
 
     kernel : (*batch, *sizes), X : (*batch, *grid, k) -> (*batch, *lengths, k). Real input takes
-    real transforms, half the work, and gives real output of the promoted dtype.
+    real transforms, half the work, and gives real output of the promoted dtype. `spectrum` is the
+    transform of the kernel, where it is known.
     """
     xp = namespace_of(X)
     dtype = xp.result_type(kernel.dtype, X.dtype)
     axes = tuple(range(-1 - len(lengths), -1))
-    kernel, X = (pad_end(xp, array, lengths, axes) for array in (kernel[..., None], X))
+    transform = xp.fftn if xp.is_complex(dtype) else xp.rfftn
+    if spectrum is None:
+        kernel = pad_end(xp, kernel[..., None], lengths, axes)
+        spectrum = transform(kernel, axes=axes)[..., 0]
+    product = spectrum[..., None] * transform(pad_end(xp, X, lengths, axes), axes=axes)
     if xp.is_complex(dtype):
-        product = xp.ifftn(xp.fftn(kernel, axes=axes) * xp.fftn(X, axes=axes), axes=axes)
-    else:
-        product = xp.irfftn(
-            xp.rfftn(kernel, axes=axes) * xp.rfftn(X, axes=axes), tuple(lengths), axes=axes
-        )
-    return xp.astype(product, dtype)
+        return xp.astype(xp.ifftn(product, axes=axes), dtype)
+    return xp.astype(xp.irfftn(product, tuple(lengths), axes=axes), dtype)
 
 
 def pad_end(xp: Any, x: Array, lengths: Sequence[int], axes: Sequence[int]) -> Array:
