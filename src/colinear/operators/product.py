@@ -178,7 +178,7 @@ class Product(LinearOperator):
         if self.shape[-2] < self.shape[-1]:
             return self.xp.matrix_transpose(self.T._dense())
         *others, last = self.operands
-        if len(others) == 1 and isinstance(last, Dense) and are_adjoint(*others, last):
+        if len(others) == 1 and isinstance(last, Dense) and are_adjoint(others[0], last):
             return inner_products(self.xp, last.A, last.A)
         dense = reduce(lambda Y, factor: factor @ Y, reversed(others), dense_part(last, self))
         return self.xp.broadcast_to(dense, self.shape)

@@ -190,8 +190,9 @@ def singular_triplets(
     -----
     About 20 m n min(m, n) flops. `info.residual` is |A v - s u| / |A| for each triplet. Few triplets
     of a tall stored matrix, or of one less another of low rank (a centred one), come of the
-    eigenvectors of A^H A where its values can be seen and the singular values asked for are above
-    about 1e-3 of the largest; smaller ones of the decomposition itself.
+    eigenvectors of A^H A where its values can be seen, or a program of JAX can decide, and the
+    singular values asked for are above about 1e-3 of the largest; smaller ones of the decomposition
+    itself.
 
     Of a structured A the factors U and V are structured too: permuted Kronecker products, diagonals
     of blocks, and so on. Where the rank is known to be smaller than min(m, n), as of a LowRank,
