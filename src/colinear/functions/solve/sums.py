@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import Array, adjoint, namespace_of
+from ...backends import Array, namespace_of
 from ...dispatch import arrange, rule
 from ...factors.inverse import Inverse
 from ...info import Info, labelled, planning, report
@@ -292,12 +292,6 @@ def scaled_factor(U: Array, D_inverse: Any) -> tuple[Any, LinearOperator]:
             c=math.sqrt(c) if namespace_of(c := D_inverse.c) is None else D_inverse.xp.sqrt(c)
         )
     return Dense._of(root @ U), root
-
-
-def gram(S: Array) -> Array:
-    """S^H S"""
-    xp = namespace_of(S)
-    return xp.matmul(adjoint(xp, S), S)
 
 
 # Inverses of other sums: shifts, and sums of Kronecker products.
