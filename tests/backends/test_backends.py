@@ -1317,3 +1317,31 @@ def test_blocks_of_columns_in_a_three_term_recurrence(xp, dtype):
         np.testing.assert_allclose(dots, (np.conj(W) * U).sum(-2)[cut], rtol=1e-5, atol=1e-5)
     first, second = (xp.to_numpy(xp.normal(xp.fold_in(xp.generator(0), i), (4,))) for i in (0, 1))
     assert xp.name != "jax" or not np.allclose(first, second)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("xp", ["numpy", "torch", "jax"], indirect=True)
+def test_inner_products_with_weights(xp, dtype):
+    for batch, n in (((), 7), ((3,), 0)):
+        X, Y = draw(*batch, n, 3, dtype=dtype), draw(*batch, n, 1, dtype=dtype)
+        w = (abs(draw(*batch, n, dtype=dtype)) + 1).astype(X.real.dtype)
+        given = [xp.asarray(x) for x in (X, Y, w)]
+        for weights, factor in ((None, 1), (given[2], w[..., None])):
+            for other, wanted in ((given[0], X), (given[1], Y)):
+                found = xp.inner_products(given[0], other, weights)
+                close(xp, found, adjoint(X) @ (factor * wanted), dtype)
+
+
+def test_weighted_inner_products_of_many_rows_have_derivatives_in_jax(monkeypatch):
+    jax = pytest.importorskip("jax")
+    xp = backends.get("jax")
+    arrays = importlib.import_module("colinear.backends.jax.arrays")
+    monkeypatch.setattr(arrays, "LARGE_PRODUCT", 1)
+    monkeypatch.setattr(arrays, "BLOCK_ROWS", 4)
+    given = [jax.numpy.asarray(x) for x in (draw(10, 3), draw(10, 2), abs(draw(10)) + 1)]
+    plain = lambda X, Y, w: X.T @ (w[:, None] * Y)
+    blocks = lambda X, Y, w: xp.inner_products(X, Y, w)
+    assert np.allclose(blocks(*given), plain(*given))
+    total = lambda f: jax.jit(jax.grad(lambda *x: jax.numpy.sum(f(*x) ** 3), argnums=(0, 1, 2)))
+    for found, wanted in zip(total(blocks)(*given), total(plain)(*given), strict=True):
+        assert np.allclose(found, wanted)

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.linalg
+from support.counting import count_factorisations
 from support.registry import BACKENDS, MAKERS, Case, cases
 
 import colinear as co
@@ -176,3 +178,38 @@ def test_what_explain_says_is_what_runs_in_other_frameworks(
         for line in disagreements(name, case, monkeypatch)
     ]
     assert not found, "\n".join(found)
+
+
+def test_a_plan_does_no_work() -> None:
+    """Each of these would take gigabytes, thousands of products or a factorisation."""
+    n, products = 200_000, []
+
+    def multiply(X: Any) -> Any:
+        products.append(X.shape[-1])
+        return 2.0 * X
+
+    line = co.Tridiagonal(np.ones(n - 1), 2.0 + np.sin(np.arange(n)), np.ones(n - 1))
+    assert co.explain(co.eig, line).rule == "eig_tridiagonal"
+    assert co.explain(co.eig, co.FFT(n)).rule == "eig_fft"
+    A = co.MatrixFree(multiply, (n, n), dtype=np.float64)
+    assert co.explain(co.norm, A).rule == "matrix_norm"
+    assert sum(products) <= 1  # by which a MatrixFree checks its function
+    U = np.ones((n, 3)) * np.arange(1.0, 4.0)
+    with count_factorisations() as factored:
+        co.explain(co.det, co.Dense(U[:50, :2] @ U[:50, :2].T))
+        co.explain(co.eig, co.Triangular(np.tril(U[:50, :1] @ U[:50, :1].T)))
+    assert not factored
+
+
+def test_a_plan_knows_the_batch_of_what_it_stands_for() -> None:
+    A = co.BlockDiag(*np.random.default_rng(0).standard_normal((5, 4, 4)))
+    assert co.explain(co.svd, A).children[0].rule == "SVD"
+
+
+def test_what_may_be_self_adjoint_is_planned_as_such_without_its_matrix() -> None:
+    X = np.random.default_rng(0).standard_normal((60, 60))
+    is_not, is_so = co.Dense(X) @ co.Dense(X), co.Dense(X) @ co.Dense(X.T.copy())
+    assert co.explain(co.exp, is_not).rule == "expm"
+    assert co.explain(co.exp, is_so).rule == "Eigh"
+    small = is_so / 100
+    assert np.allclose(co.exp(small).to_dense(), scipy.linalg.expm(X @ X.T / 100))

@@ -273,3 +273,41 @@ def test_a_singular_sparse_system_of_a_program_is_reported():
     assert program(data)[1].failed
     assert program(data * jnp.nan)[1].failed
     assert not program(data + 1)[1].failed
+
+
+# ---------------------------------------------------------------------------------------------------- what a program decides
+
+
+def test_a_program_solves_least_squares_whether_or_not_the_rank_is_full():
+    rng = np.random.default_rng(0)
+    A, b = normal(rng, (12, 4)), normal(rng, (12,))
+    lacking = A.copy()
+    lacking[:, 3] = lacking[:, 2]
+    solve = jax.jit(lambda A, b: co.lstsq(A, b))
+    for M in (A, lacking):
+        close(solve(M, b), np.linalg.lstsq(M, b)[0])
+    with pytest.warns(ConvergenceWarning, match="NONFINITE"):
+        jax.block_until_ready(solve(A * np.nan, b))
+        jax.effects_barrier()
+
+
+def test_a_program_finds_few_triplets_whether_or_not_they_survive_squaring():
+    rng = np.random.default_rng(0)
+    Q, R = (np.linalg.qr(normal(rng, (m, 6)))[0] for m in (80, 6))
+    triplets = jax.jit(
+        lambda A: [x.to_dense() if i != 1 else x for i, x in enumerate(co.svd(A, 2))]
+    )
+    for smallest in (0.5, 1e-7):
+        s = np.array([1.0, smallest, *[smallest / 10] * 4])
+        U, found, V = triplets((Q * s) @ R.T)
+        assert np.allclose(found, s[:2], rtol=1e-8)
+        assert np.allclose(U.T @ U, np.eye(2), atol=1e-9)
+        assert np.allclose(U * found, (Q * s) @ R.T @ V, atol=1e-14)
+
+
+def test_a_program_solves_with_a_shifted_kronecker_product_of_symmetric_and_other_factors():
+    rng = np.random.default_rng(0)
+    T, K, y = spd(rng, 3), normal(rng, (5, 5)), normal(rng, (15,))
+    solve = jax.jit(lambda T, K, y: co.solve(Kronecker(T, K) + 0.5 * Identity(15), y))
+    for M in (K + K.T + 12 * np.eye(5), K + 6 * np.eye(5)):
+        close(solve(T, M, y), np.linalg.solve(np.kron(T, M) + 0.5 * np.eye(15), y))

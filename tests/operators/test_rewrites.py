@@ -413,3 +413,30 @@ def test_a_users_function_and_family_take_part():
     S = Maker().sparse(20, 20)
     assert entries(S + S) == S.nnz
     assert entries(co.Dense(np.eye(2))) is None
+
+
+def test_the_spectrum_of_a_gram_product_of_circulants_takes_one_transform(monkeypatch) -> None:
+    make = Maker()
+    xp, taken = make.xp, []
+    forward = xp.rfftn
+    monkeypatch.setattr(xp, "rfftn", lambda *x, **axes: taken.append(1) or forward(*x, **axes))
+    column, b = np.r_[4.0, make(11) / 10], make(12)
+    C = co.Circulant(column)
+    A = C.T @ C + 0.1 * I(12)
+    x = co.solve(A, b)
+    assert len(taken) == 2  # of the column of C and of b
+    assert np.allclose(A.to_dense() @ x, b)
+    C = co.simplify(A)
+    C.col[:] = 0  # what a call has found is forgotten with it
+    C.col[0] = 2
+    assert np.allclose(C @ b, 2 * b) and np.allclose(co.solve(C, b), b / 2)
+
+
+def test_sine_transforms_of_slow_lengths_are_those_of_scipy() -> None:
+    import scipy.fft
+
+    X = Maker()(66, 7, 2)  # 67 is a prime
+    assert np.allclose(
+        (co.Sine((66, 7)) @ X.reshape(-1, 2)).reshape(X.shape),
+        scipy.fft.dstn(X, type=1, norm="ortho", axes=(0, 1)),
+    )

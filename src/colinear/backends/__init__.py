@@ -30,6 +30,7 @@ NAMES: tuple[str, ...] = tuple(
     reshape expand_dims squeeze moveaxis broadcast_to concat stack flip roll take take_along_axis
     tril triu diagonal make_diagonal matrix_transpose
     matmul einsum vecdot vector_norm rough_norm axpy xpby dot_real three_term column_dot
+    inner_products
     cholesky cholesky_solve cholesky_inverse lu_factor lu_solve lu_permutation
     lu_parity ldl_factor ldl_solve ldl_slogdet
     qr qr_triangle qr_pivoted eigh eigvalsh eig eigvals svd expm
@@ -143,7 +144,7 @@ def adjoint(xp: Any, X: Array) -> Array:
 
 def inner_products(xp: Any, X: Array, Y: Array) -> Array:
     """X^H Y: the inner products of columns."""
-    return xp.matmul(adjoint(xp, X), Y)
+    return xp.inner_products(X, Y)
 
 
 def hermitian(xp: Any, X: Array) -> Array:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, adjoint
+from ..backends import Array, adjoint, inner_products
 from ..errors import DtypeError
 from .base import LinearOperator
 from .context import as_array, kind_of, of_array
@@ -54,6 +54,9 @@ class Dense(LinearOperator):
         return self.xp.matmul(self.A, X)
 
     _matvec = _matmat  # matmul's rule for a 1-D right side is ours
+
+    def _rmatmat(self, X: Array) -> Array:
+        return inner_products(self.xp, self.A, X)
 
     def _rows(self, indices: Array) -> LinearOperator:
         # NumPy's take would copy all of a transposed matrix first

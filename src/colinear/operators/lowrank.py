@@ -102,7 +102,7 @@ class LowRank(LinearOperator):
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
-        inner = xp.matmul(xp.conj(xp.matrix_transpose(self._right)), X)
+        inner = inner_products(xp, self._right, X)
         return xp.matmul(self.U, inner if self.core is None else xp.matmul(self.core, inner))
 
     def _rows(self, indices: Array) -> LinearOperator:

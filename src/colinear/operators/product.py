@@ -6,7 +6,7 @@ from functools import reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ..backends import Array
+from ..backends import Array, inner_products
 from ..errors import ShapeError
 from ..properties import (
     POSITIVE_DEFINITE,
@@ -19,6 +19,7 @@ from ..properties import (
 from .base import LinearOperator
 from .context import common_batch, common_context
 from .convert import operator_list
+from .dense import Dense
 from .diagonal import Diagonal, Identity, ScaledIdentity, Zero
 from .kronecker import Kronecker
 from .neutral import dense_part
@@ -177,6 +178,8 @@ class Product(LinearOperator):
         if self.shape[-2] < self.shape[-1]:
             return self.xp.matrix_transpose(self.T._dense())
         *others, last = self.operands
+        if len(others) == 1 and isinstance(last, Dense) and are_adjoint(others[0], last):
+            return inner_products(self.xp, last.A, last.A)
         dense = reduce(lambda Y, factor: factor @ Y, reversed(others), dense_part(last, self))
         return self.xp.broadcast_to(dense, self.shape)
 

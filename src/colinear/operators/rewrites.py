@@ -48,7 +48,8 @@ from .sparse_algebra import (
     times,
 )
 from .sum import Sum
-from .toeplitz import Circulant, Convolution, Toeplitz, periodic_column
+from .toeplitz import Circulant, Convolution, Toeplitz, of_spectrum, periodic_spectrum
+from .transposed import are_adjoint
 from .tree import Shape
 from .unitary import pad_end
 
@@ -316,15 +317,16 @@ def is_periodic(A: Any) -> bool:
 @rewrite(Sum | Product, when=is_periodic)
 def circulant_of_circulants(A: Any) -> LinearOperator:
     """Sums and products of circulants are circulant: their eigenvalues add up and multiply"""
-    xp, (grid,) = A.xp, _periodic_grids(A)
-    d, axes = len(grid), tuple(range(-len(grid), 0))
-    transform = xp.fftn if A.is_complex else xp.rfftn
-    values = evaluate(
-        A, lambda C: transform(xp.astype(periodic_column(C)[0], A.dtype), axes=axes), d
-    )
-    column = xp.ifftn(values, axes=axes) if A.is_complex else xp.irfftn(values, grid, axes=axes)
-    column = xp.broadcast_to(xp.astype(column, A.dtype), (*A.batch_shape, *grid))
-    return Circulant._of(column) if d == 1 else Convolution._of(column, grid, "wrap", (0,) * d)
+    (grid,), known = _periodic_grids(A), list[tuple[Any, Array]]()
+
+    def eigenvalues(C: Any) -> Array:
+        for B, values in known:
+            if B is C or are_adjoint(B, C):
+                return values if B is C else A.xp.conj(values)
+        known.append((C, periodic_spectrum(C.to(dtype=A.dtype))[0]))
+        return known[-1][1]
+
+    return of_spectrum(A, evaluate(A, eigenvalues, len(grid)), grid)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 """Sums and products as polynomials of what they are made of; trees of sparse and banded matrices as
-one matrix: how many entries it would have, and which; what entries show of a matrix.
+one matrix: how many entries it would have, and which.
 
 `simplify` (rewrites.py) asks here, and preconditioners that are made of entries.
 """
@@ -81,7 +81,7 @@ def diagonal_of(D: Any, A: LinearOperator) -> Array:
 
 def is_sparse(A: LinearOperator) -> bool:
     """Whether A is made of sparse and banded matrices alone, and multiplying out keeps it so."""
-    if A.is_neutral or any(count_entries.find(operand).is_base for operand in A.operands):
+    if A.is_neutral or any(count_entries.find(B).is_base for B in generators(A)):
         return False
     return ask(count_entries, A, np.ones(A.shape[-1])) is not None
 

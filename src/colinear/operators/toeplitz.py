@@ -12,6 +12,7 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC
+from ..status import state
 from .banded import pad_with_zeros
 from .base import LinearOperator
 from .context import as_array, as_arrays, broadcast_batches, kind_of, spread, zero_product
@@ -154,7 +155,12 @@ class Circulant(LinearOperator):
 
     def _matmat(self, X: Array) -> Array:
         n = self.shape[-1]
-        return circular_convolution(self.col, X, (n,)) if n else zero_product(self, X)
+        if not n:
+            return zero_product(self, X)
+        spectrum = _known_spectrum(self)
+        if spectrum is not None and not self.is_complex and self.xp.is_complex(X):
+            spectrum = None  # half of it, which is not enough
+        return circular_convolution(self.col, X, (n,), spectrum)
 
     def _to_dense(self) -> Array:
         n = self.shape[-1]
@@ -332,6 +338,38 @@ def periodic_column(A: Any) -> tuple[Array, Shape]:
     axes = tuple(range(-len(A.grid), 0))
     padded = pad_end(A.xp, kernel, A.grid, axes)
     return A.xp.roll(padded, tuple(-o for o in origin), axis=axes), A.grid
+
+
+def periodic_spectrum(A: Any) -> tuple[Array, Shape]:
+    """The transform of the first column of a periodic convolution, of a real one half of it, and
+    the grid."""
+    column, grid = periodic_column(A)
+    if (known := _known_spectrum(A)) is not None:
+        return known, grid
+    transform = A.xp.fftn if A.is_complex else A.xp.rfftn
+    return transform(column, axes=tuple(range(-len(grid), 0))), grid
+
+
+def of_spectrum(A: Any, values: Array, grid: Shape) -> Any:
+    """A as a circulant, or a periodic convolution, that has these eigenvalues; the call that is
+    under way knows them."""
+    xp, axes = A.xp, tuple(range(-len(grid), 0))
+    values = xp.broadcast_to(values, (*A.batch_shape, *values.shape[-len(grid) :]))
+    column = xp.ifftn(values, axes=axes) if A.is_complex else xp.irfftn(values, grid, axes=axes)
+    column, origin = xp.astype(column, A.dtype), (0,) * len(grid)
+    C = Convolution._of(column, grid, "wrap", origin) if len(grid) > 1 else Circulant._of(column)
+    C = C._claim(A.properties)
+    if state.call is None:
+        state.call = object()
+    C.__dict__["_spectrum"] = state.call, values
+    return C
+
+
+def _known_spectrum(A: Any) -> Array | None:
+    """The spectrum from which the call that is under way has made A; outside of the call arrays may
+    have changed."""
+    call, values = A.__dict__.get("_spectrum", (None, None))
+    return values if state.current is not None and call is state.call else None
 
 
 def _gather(A: LinearOperator, values: Array, which: np.ndarray) -> Array:

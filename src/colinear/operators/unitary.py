@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -48,24 +49,27 @@ def good_length(n: int) -> int:
     return best
 
 
-def circular_convolution(kernel: Array, X: Array, lengths: Sequence[int]) -> Array:
+def circular_convolution(
+    kernel: Array, X: Array, lengths: Sequence[int], spectrum: Array | None = None
+) -> Array:
     """The circular convolution of columns of grids with a kernel, both padded with zeros to
     `lengths`.
 
     kernel : (*batch, *sizes), X : (*batch, *grid, k) -> (*batch, *lengths, k). Real input takes
-    real transforms, half the work, and gives real output of the promoted dtype.
+    real transforms, half the work, and gives real output of the promoted dtype. `spectrum` is the
+    transform of the kernel, where it is known.
     """
     xp = namespace_of(X)
     dtype = xp.result_type(kernel.dtype, X.dtype)
     axes = tuple(range(-1 - len(lengths), -1))
-    kernel, X = (pad_end(xp, array, lengths, axes) for array in (kernel[..., None], X))
+    transform = xp.fftn if xp.is_complex(dtype) else xp.rfftn
+    if spectrum is None:
+        kernel = pad_end(xp, kernel[..., None], lengths, axes)
+        spectrum = transform(kernel, axes=axes)[..., 0]
+    product = spectrum[..., None] * transform(pad_end(xp, X, lengths, axes), axes=axes)
     if xp.is_complex(dtype):
-        product = xp.ifftn(xp.fftn(kernel, axes=axes) * xp.fftn(X, axes=axes), axes=axes)
-    else:
-        product = xp.irfftn(
-            xp.rfftn(kernel, axes=axes) * xp.rfftn(X, axes=axes), tuple(lengths), axes=axes
-        )
-    return xp.astype(product, dtype)
+        return xp.astype(xp.ifftn(product, axes=axes), dtype)
+    return xp.astype(xp.irfftn(product, tuple(lengths), axes=axes), dtype)
 
 
 def pad_end(xp: Any, x: Array, lengths: Sequence[int], axes: Sequence[int]) -> Array:
@@ -259,6 +263,28 @@ class Sine(LinearOperator):
         return f"Sine({'x'.join(map(str, self.grid))})"
 
 
+LONGEST_SINES = 512  # rows up to which products with the matrix beat a slow transform
+LARGEST_RADIX = 64  # prime factors above it make a transform slow
+
+
+@functools.cache
+def _is_slow_length(n: int) -> bool:
+    """Whether 2 (n + 1), the length of the Fourier transform, has a large prime factor, but the
+    matrix of sines is small."""
+    rest = n + 1
+    for factor in range(2, LARGEST_RADIX):
+        while rest % factor == 0:
+            rest //= factor
+    return rest > 1 and n <= LONGEST_SINES
+
+
+@functools.lru_cache(maxsize=8)
+def _sines(n: int) -> Any:
+    """sqrt(2 / (n + 1)) sin(π j k / (n + 1)), with angles of at most a turn."""
+    j = np.arange(1, n + 1)
+    return math.sqrt(2 / (n + 1)) * np.sin(np.outer(j, j) % (2 * n + 2) * (np.pi / (n + 1)))
+
+
 def sine_transform(x: Array, axes: Sequence[int], overwrite: bool = False) -> Array:
     """Along each axis y_k = sqrt(2 / (n + 1)) sum_j sin(π j k / (n + 1)) x_j. `overwrite`:
     whether x may be, in NumPy."""
@@ -268,7 +294,11 @@ def sine_transform(x: Array, axes: Sequence[int], overwrite: bool = False) -> Ar
     if xp.name == "numpy":
         from scipy.fft import dstn  # whose import takes longer than all of our operators
 
-        y = dstn(x, type=1, norm="ortho", axes=tuple(axes), overwrite_x=overwrite)
+        slow = [axis for axis in axes if _is_slow_length(x.shape[axis])]
+        fast = tuple([axis for axis in axes if axis not in slow])
+        y = dstn(x, type=1, norm="ortho", axes=fast, overwrite_x=overwrite) if fast else x
+        for axis in slow:
+            y = np.moveaxis(np.matmul(np.moveaxis(y, axis, -1), _sines(y.shape[axis])), -1, axis)
         return y if y.dtype == x.dtype else y.astype(x.dtype)  # half precision
     # By Fourier's transform of [0, x, 0, -x reversed]: that of an odd sequence is -2i times that of
     # its half in sines.

@@ -397,6 +397,48 @@ def column_dot(X: Any, Y: Any) -> jax.Array:
     return jnp.einsum("...ik,...ik->...k", jnp.conj(X), Y)
 
 
+def inner_products(X: Any, Y: Any, weights: Any = None) -> jax.Array:
+    """X^H Y or, with weights w (..., n), X^H diag(w) Y; no array of the size of Y is made where the
+    framework can do without."""
+    if weights is not None:
+        if X.ndim == Y.ndim == 2 and weights.ndim == 1 and Y.size >= LARGE_PRODUCT:
+            return _weighted_products(X, Y, weights)
+        Y = weights[..., None] * Y
+    if Y.shape[-1] == 1:  # XLA copies the transpose of a matrix that multiplies one vector
+        return _adjoint(matmul(_adjoint(Y), X))
+    return matmul(_adjoint(X), Y)
+
+
+def _adjoint(X: Any) -> jax.Array:
+    return jnp.conj(jnp.swapaxes(X, -1, -2))
+
+
+LARGE_PRODUCT = 1 << 20  # entries from which on rows are weighted in blocks, which stay in a cache
+BLOCK_ROWS = 1 << 10
+
+
+@jax.custom_jvp
+def _weighted_products(X: Any, Y: Any, w: Any) -> jax.Array:
+    """X^H diag(w) Y by blocks of rows."""
+    whole = Y.shape[0] // BLOCK_ROWS
+    rest = slice(whole * BLOCK_ROWS, None)
+    product = lambda X, Y, w: matmul(_adjoint(X), w[:, None] * Y)
+
+    def step(i: Any, total: Any) -> Any:
+        rows = [jax.lax.dynamic_slice_in_dim(Z, i * BLOCK_ROWS, BLOCK_ROWS) for Z in (X, Y, w)]
+        return total + product(*rows)
+
+    return jax.lax.fori_loop(0, whole, step, product(X[rest], Y[rest], w[rest]))
+
+
+@_weighted_products.defjvp
+def _weighted_products_jvp(primals: Any, tangents: Any) -> Any:
+    (X, Y, w), (dX, dY, dw) = primals, tangents
+    change = matmul(_adjoint(dX), w[:, None] * Y)
+    change = change + matmul(_adjoint(X), dw[:, None] * Y + w[:, None] * dY)
+    return _weighted_products(X, Y, w), change
+
+
 def dot_real(x: Any, y: Any) -> jax.Array:
     """The real part of x^H y for vectors: a number of Python's where values can be seen."""
     return jnp.vdot(x, y).real

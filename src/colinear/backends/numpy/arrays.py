@@ -194,6 +194,18 @@ def column_dot(X: Any, Y: Any) -> Any:
     return np.einsum("...ik,...ik->...k", conj(X), Y)
 
 
+def inner_products(X: Any, Y: Any, weights: Any = None) -> Any:
+    """X^H Y or, with weights w (..., n), X^H diag(w) Y; no array of the size of Y is made where the
+    framework can do without."""
+    if weights is not None:
+        is_symmetric = X is Y and weights.size and weights.dtype.kind == "f" and weights.min() > 0
+        if is_symmetric:  # as BLAS then knows, which saves half of the work
+            X = Y = X * np.sqrt(weights)[..., None]
+        else:
+            Y = Y * weights[..., None]
+    return np.matmul(conj(np.swapaxes(X, -1, -2)), Y)
+
+
 def dot_real(x: Any, y: Any) -> Any:
     """The real part of x^H y for vectors: a number of Python's where values can be seen."""
     return float(x.dot(y)) if x.dtype.kind == "f" else float(np.vdot(x, y).real)

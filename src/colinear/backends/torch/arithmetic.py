@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch._C import _functorch
 
+from ..numpy import arrays as of_arrays
 from ..shared import common, diagonal, extreme_scale, fft, half, ifft
 from .arrays import (
     asarray,
@@ -135,17 +136,37 @@ def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
     )
 
 
+def _lent(*tensors: Any) -> list[Any] | None:
+    """Tensors as arrays of NumPy on the same memory; None where one cannot be lent, or derivatives
+    are recorded."""
+    if is_differentiated(*tensors) or builtins.any(x.dtype in (float16, bfloat16) for x in tensors):
+        return None
+    arrays = [peek(x) for x in tensors]
+    return None if builtins.any(x is None for x in arrays) else arrays
+
+
 def column_dot(X: Any, Y: Any) -> torch.Tensor:
     """x^H y for each pair of columns, (..., k)."""
-    x, y = (
-        None if is_differentiated(X, Y) or v.dtype in (float16, bfloat16) else peek(v)
-        for v in (X, Y)
-    )
-    if x is None or y is None:
+    lent = _lent(X, Y)
+    if lent is None:
         return torch.linalg.vecdot(X, Y, dim=-2)
     # torch makes an array of all products first; NumPy sees the same memory, and sums as it goes: a
-    # fourth of the time.
-    return torch.from_numpy(np.asarray(np.einsum("...ik,...ik->...k", x.conj(), y)))
+    # fourth of the time, or less.
+    return torch.from_numpy(np.asarray(of_arrays.column_dot(*lent)))
+
+
+def inner_products(X: Any, Y: Any, weights: Any = None) -> torch.Tensor:
+    """X^H Y or, with weights w (..., n), X^H diag(w) Y; no array of the size of Y is made where the
+    framework can do without."""
+    if weights is None and X is not Y:
+        return matmul(X.mH, Y)
+    # BLAS, as NumPy calls it, knows that X^H X is symmetric: half of the time
+    lent = _lent(X, *([] if X is Y else [Y]), *([] if weights is None else [weights]))
+    if lent is None:
+        return matmul(X.mH, Y if weights is None else weights[..., None] * Y)
+    x, y = lent[0], lent[0 if X is Y else 1]
+    product = of_arrays.inner_products(x, y, None if weights is None else lent[-1])
+    return torch.from_numpy(np.asarray(product))
 
 
 def xpby(x: Any, b: Any, y: Any) -> Any:

@@ -274,13 +274,17 @@ det = function("det", base=determinant, forwards=True, rewrites=False)
 
 
 @rule(det, Dense)
-def det_dense(A: Any, method: Any) -> Array:
+def det_dense(A: Any, method: Any) -> Any:
     """det A = ± ∏ u_ii for A = P L U: without a detour over logarithms, which would cost digits
 
     and which have no derivative where A is singular, as the determinant has."""
     check_square("det", A)
     if method is not None and not isinstance(method, Auto | LU):
         return determinant(A, method)
+    return Choice(lambda: _product_of_pivots(A), like=lambda: one(A)[0])
+
+
+def _product_of_pivots(A: Any) -> Array:
     xp, M = A.xp, dense(A)
     with ignore_float_errors(xp):
         product = determinants.det(xp, M)

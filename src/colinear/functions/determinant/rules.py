@@ -40,7 +40,7 @@ from ...operators import (
     Zero,
 )
 from ...operators.context import kind_of
-from ...operators.sparse_algebra import DIAGONAL
+from ...operators.sparse_algebra import DIAGONAL, diagonal_of
 from ...operators.toeplitz import periodic_column
 from ...operators.tree import Index
 from ...properties import UNITARY, Unitary
@@ -57,7 +57,7 @@ from ..diagonal.rules import has_thin_waist
 from ..solve.elimination import report_weak_entries, strengthened, weak_entries
 from ..solve.families import rank_is_below_size, wraps_around
 from ..solve.inverse import all_square, inv
-from ..solve.sums import capacitance, low_rank_and_diagonal, rank_of, shift_is_zero
+from ..solve.sums import capacitance_of_diagonal, low_rank_and_diagonal, rank_of, shift_is_zero
 from ..spectrum.rules import is_similarity
 from ..stochastic.estimators import powers_of_estimates
 from . import (
@@ -367,7 +367,7 @@ def determinant_lemma(A: Any, method: Any) -> Determinant:
     nearly zero"""
     low_rank, D = strengthened(*low_rank_and_diagonal(A))
     report_weak_entries(low_rank, D)
-    K = capacitance(A, low_rank, D, inv(D, method) @ low_rank.U)
+    K = capacitance_of_diagonal(low_rank, D, diagonal_of(inv(D, method), low_rank))
     return multiplied([slogdet(K, method), slogdet(in_context(D, A), method)])
 
 

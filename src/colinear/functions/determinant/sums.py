@@ -119,7 +119,7 @@ def determinant_lemma_of_sum(A: Any, method: Any) -> Any:
         return slogdet.base(A, method)
     report(info)
     W = inverse @ low_rank.U  # A^-1 U
-    K = capacitance(A, low_rank, rest, W)
+    K = capacitance(low_rank, rest, W)
     found = spread(A, multiplied([slogdet(K, method), slogdet(in_context(rest, A), method)]))
     whole = partial(slogdet.base, A, method)
     return Choice(

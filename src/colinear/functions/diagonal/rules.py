@@ -223,10 +223,10 @@ def diag_dense_product(A: Any, method: Any) -> Array:
     fitting("diag", method)
     xp, size = A.xp, smaller_side(A)
     L, R = A.operands[0].A[..., :size, :], A.operands[1].A[..., :, :size]
-    if xp.name == "numpy":  # which needs no array for the products
-        return xp.einsum("...ij,...ji->...i", L, R)
-    # as columns, in which those of A^H A lie in memory; einsum would be many small products
-    return xp.sum(xp.matrix_transpose(L) * R, axis=-2)
+    # as columns, in which those of A^H A lie in memory
+    if xp.is_functional:  # einsum would be many small products
+        return xp.sum(xp.matrix_transpose(L) * R, axis=-2)
+    return xp.column_dot(xp.conj(xp.matrix_transpose(L)), R)
 
 
 @rule(diag, Product[Sparse, Sparse])  # type: ignore[misc]

@@ -13,7 +13,7 @@ from ... import autodiff
 from ...backends import Array, adjoint, eye_like, inner_products
 from ...dispatch import Choice, Cost, function, perform
 from ...factors.inverse import Implicit, Inverse
-from ...info import Info, is_detailed, report
+from ...info import Info, is_detailed, recording, report
 from ...methods import CG, LSMR, LSQR, QR, SVD, SVRG, Method, RandomizedSVD, fitting
 from ...methods.lsqr import for_least_squares
 from ...operators import Dense, Diagonal, LinearOperator, Product, Zero
@@ -302,6 +302,10 @@ def _without_trial(A: LinearOperator, s: System, method: Method | None, chosen: 
         run = lambda: _by_triangle(A, s, by_triplets.run)
         why = "A is tall: x = R^-1 Q^H b for A = Q R, if R shows that its rank is full"
         return Choice(run, "QR", qr_cost, why, like)
+    if is_automatic(method) and not has_rules and _is_tall_in_program(A, s):
+        run = lambda: _by_qr_or_pseudoinverse(A, s, method, chosen)
+        why = "A is tall: x = R^-1 Q^H b for A = Q R, where R has full rank, else x = A^+ b"
+        return Choice(run, "QR", qr_cost, why, like)
     if has_rules or not values_are_seen(A):
         solution = lambda A, B: (pinv(A, None, method) @ B, None, "")
         return choice("pseudoinverse", "x = A^+ b", solution, pinv)
@@ -395,6 +399,42 @@ def _by_triangle(A: LinearOperator, s: System, otherwise: Callable[[], Array]) -
             sizes = [xp.vector_norm(Y, axis=(-2, -1)) for Y in (R, inverse, X)]
             is_full = has_full_rank(*(host_value(xp, size) for size in sizes))
         return s.answer(X) if is_full else otherwise()
+
+
+def _is_tall_in_program(A: LinearOperator, s: System) -> bool:
+    """Whether A is tall and stored, and a program decides whether its rank is full."""
+    (m, n), xp = A.shape[-2:], s.xp
+    is_traced = isinstance(A, Dense) and xp.is_functional and xp.is_traced(A.A)
+    return is_traced and m > n > 0 and not is_half(xp, A.dtype) and 0 not in s.B.shape
+
+
+def _by_qr_or_pseudoinverse(
+    A: LinearOperator, s: System, method: Method | None, chosen: Method
+) -> Array:
+    """In a program: from A = Q R where R shows that the rank is full, as in `_by_triangle`; else
+    by A^+, which costs three times as much."""
+    xp, B, limit = s.xp, s.B, MARGIN * A.shape[-2] * s.xp.eps(A.dtype)
+    Q, R = autodiff.qr(xp, dense(A))
+    fixed = xp.stop_gradient(R)
+    inverse = xp.solve_triangular(fixed, eye_like(xp, fixed), lower=False)
+    size = partial(xp.vector_norm, axis=(-2, -1))
+
+    def by_qr() -> tuple[Array, Array]:
+        return xp.solve_triangular(R, inner_products(xp, Q, B), lower=False), xp.asarray(
+            0, dtype=np.int32
+        )
+
+    def by_pseudoinverse() -> tuple[Array, Array]:
+        with recording() as reports:  # a program does not let them out of a branch
+            X = pinv(A, None, method) @ B
+        return X, xp.asarray(combine([info._status for info in reports]), dtype=np.int32)
+
+    is_full = xp.all(limit * size(fixed) * size(inverse) < 1)
+    X, status = xp.cond(is_full, by_qr, by_pseudoinverse)
+    residual = relative_residual(xp, B - A @ X, B)
+    status = xp.where(xp.all(xp.isfinite(residual)), status, int(Status.NONFINITE))
+    report(Info(status, residual=residual, method=chosen.name))
+    return s.answer(X)
 
 
 def _has_full_rank(factor: float, size: Any, inverse_size: Any, x: Any) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 from ... import autodiff
 from ...backends import Array, adjoint, eye_like, matrix_inverse, without_zeros
 from ...dispatch import Choice, Cost, function
-from ...factors.dense import probe
+from ...factors.dense import probe, probe_of
 from ...factors.function import from_eigenpairs
 from ...info import Info, report
 from ...methods import Auto, Eig, Eigh, Krylov, Method, fitting, roots
@@ -231,21 +231,40 @@ def evaluate(A: LinearOperator, f: Scalar, method: Method | None) -> Choice:
 def by_matrix(A: LinearOperator, f: Scalar, chosen: Method) -> Choice:
     """The choice for f(A) with a matrix: through eigenvectors if A is self-adjoint, or nothing
     is known of f; else by an algorithm of f's own."""
-    xp, (name, general) = A.xp, general_of(f)
+    name, general = general_of(f)
     if isinstance(chosen, Eigh) or (A.properties & SELF_ADJOINT and not isinstance(chosen, Eig)):
         return _by_eigenbasis(A, True, lambda: by_unitary(A, f, chosen))
     if isinstance(chosen, Eig) or general is None:
         return _by_eigenbasis(A, False, lambda: _by_eigenvectors(A, f))
-    M = dense(A)
-    is_looked_at = not is_traced_or_differentiated(xp, M)
-    if general is exponential_of_matrix:  # which is as good on a device, where nothing waits for it
-        is_looked_at = is_looked_at and not is_unseen(M)
-    if is_looked_at and xp.to_numpy(xp.all(M == adjoint(xp, M))):
+    if _may_be_self_adjoint(A, general is exponential_of_matrix):
         # not known to be self-adjoint, but plain to see
-        claimed = Dense(xp.astype(M, A.dtype))._claim(SELF_ADJOINT)
-        return _by_eigenbasis(A, True, lambda: by_unitary(claimed, f, chosen))
-    run, why = lambda: _by_general(A, M, general), "A is not known to be self-adjoint"
+        return _by_eigenbasis(A, True, lambda: _by_symmetry(A, f, chosen, general))
+    run, why = lambda: _by_general(A, dense(A), general), "A is not known to be self-adjoint"
     return Choice(run, name, _cost(A, 30.0, 32.0), why, partial(identity_like, A))
+
+
+def _may_be_self_adjoint(A: LinearOperator, is_exponential: bool) -> bool:
+    """Whether the entries of a stored A are seen to be those of its adjoint, or of another A two
+    products agree with that, X^T A X = (X^T A X)^H: no matrix is formed before it is used."""
+    xp, x = A.xp, probe_of(A)
+    X = None if isinstance(A, Dense) else xp.concat([x, xp.flip(x, axis=-2)], axis=-1)
+    M = dense(A) if X is None or 0 in A.shape else A @ X
+    if is_traced_or_differentiated(xp, M) or (is_exponential and is_unseen(M)):
+        return False  # the exponential is as good on a device, where nothing waits for it
+    if X is None:
+        return bool(xp.to_numpy(xp.all(M == adjoint(xp, M))))
+    scale = math.sqrt(xp.eps(A.dtype)) * A.shape[-1] * xp.max(xp.abs(M))
+    with ignore_float_errors(xp):
+        M = xp.matmul(xp.matrix_transpose(X), M)
+        return bool(xp.to_numpy(xp.all(xp.abs(M - adjoint(xp, M)) <= scale)))
+
+
+def _by_symmetry(A: LinearOperator, f: Scalar, chosen: Method, general: General) -> LinearOperator:
+    """f of the matrix through its eigenvectors, if its entries are those of its adjoint."""
+    xp, M = A.xp, dense(A)
+    if not xp.to_numpy(xp.all(M == adjoint(xp, M))):
+        return _by_general(A, M, general)
+    return by_unitary(Dense(xp.astype(M, A.dtype))._claim(SELF_ADJOINT), f, chosen)
 
 
 def general_of(f: Scalar) -> tuple[str, General | None]:

@@ -13,6 +13,7 @@ from ...errors import ShapeError
 from ...info import Info, report
 from ...methods import SINGULAR, SVD, Auto, Method, fitting
 from ...operators import Dense, LinearOperator, opaque
+from ...operators.batch import broadcast_batch
 from ...status import Status, first_failure
 from ..common import (
     MARGIN,
@@ -27,6 +28,7 @@ from ..common import (
     square_size,
     to_computing_dtype,
     to_result_dtype,
+    values_are_seen,
 )
 from ..diagonal import BLOCK, by_columns
 from ..solve.cost import is_too_large
@@ -39,6 +41,7 @@ from .iterate import (
     expected_cost,
     gram_pays,
     gram_triplets,
+    gram_values,
     iterative_triplets,
     wrap,
 )
@@ -59,7 +62,7 @@ def checked_order(function: str, order: Any) -> Any:
     return order
 
 
-def matrix_norm(A: LinearOperator, ord: Any = "fro", method: Method | None = None) -> Array:
+def matrix_norm(A: LinearOperator, ord: Any = "fro", method: Method | None = None) -> Any:
     """A norm of the matrix, as `numpy.linalg.norm`.
 
     Parameters
@@ -83,9 +86,18 @@ def matrix_norm(A: LinearOperator, ord: Any = "fro", method: Method | None = Non
     >>> float(co.norm(np.array([[3.0, 0.0], [4.0, 0.0]])))
     5.0
     """
-    order, xp = checked_order("norm", ord), A.xp
+    order = checked_order("norm", ord)
     if order in ("nuc", 2, -2):
         return _spectral_norm(A, order, method)
+    size, columns = math.prod(A.shape), 0 if isinstance(A, Dense) else A.shape[-1]
+    cost = lambda: Cost(2.0 * size + columns * A.flops, 8.0 * min(size, BLOCK))
+    like = lambda: filled(A, 1.0, *A.batch_shape)
+    return Choice(lambda: _norm_of_matrix(A, order), cost=cost, like=like)
+
+
+def _norm_of_matrix(A: LinearOperator, order: Any) -> Array:
+    """The norms that entries give."""
+    xp = A.xp
     if math.prod(A.shape) > BLOCK and not isinstance(A, Dense):
         result = _norm_by_blocks(A, order)
     else:
@@ -178,8 +190,9 @@ def singular_triplets(
     -----
     About 20 m n min(m, n) flops. `info.residual` is |A v - s u| / |A| for each triplet. Few triplets
     of a tall stored matrix, or of one less another of low rank (a centred one), come of the
-    eigenvectors of A^H A where its values can be seen and the singular values asked for are above
-    about 1e-3 of the largest; smaller ones of the decomposition itself.
+    eigenvectors of A^H A where its values can be seen, or a program of JAX can decide, and the
+    singular values asked for are above about 1e-3 of the largest; smaller ones of the decomposition
+    itself.
 
     Of a structured A the factors U and V are structured too: permuted Kronecker products, diagonals
     of blocks, and so on. Where the rank is known to be smaller than min(m, n), as of a LowRank,
@@ -198,7 +211,10 @@ def singular_triplets(
     chosen = fitting("svd", method, *SINGULAR)
     if not isinstance(chosen, Auto) or 0 in (k, *A.shape) or not gram_pays(A, k):
         return _without_gram(A, k, chosen)
-    run = lambda: gram_triplets(A, k, chosen) or _without_gram(A, k, chosen)
+    if values_are_seen(A):
+        run = lambda: gram_triplets(A, k, chosen) or _without_gram(A, k, chosen)
+    else:
+        run = lambda: _gram_or_dense_triplets(A, k, chosen)
     why = "few triplets of a tall matrix: eigenvectors of A^H A, if they are accurate enough"
     m, n, batch = max(A.shape[-2:]), smaller_side(A), math.prod(A.batch_shape)
     cost = Cost(2.0 * batch * m * n * (n + 3 * k), 8.0 * batch * (n * n + m * k))
@@ -227,6 +243,12 @@ def _dense_triplets(A: LinearOperator, k: int, chosen: Method) -> Triplets:
     if 0 in M.shape:
         s = filled(A, 0.0, *A.batch_shape, k)
         return wrap(A, M[..., :k], s, adjoint(xp, M)[..., :k])
+    return _report_triplets(A, chosen, "SVD", *_decomposed(xp, M, k))
+
+
+def _decomposed(xp: Any, M: Array, k: int) -> tuple[Array, ...]:
+    """U, s and V of k triplets of a matrix, their residuals |M v - s u| / |M|, and whether it is
+    finite."""
     U, s, Vh = autodiff.svd(xp, M)
     found = U[..., :k], s[..., :k], adjoint(xp, Vh)[..., :k]
     M, U, s, V = map(xp.stop_gradient, (M, *found))
@@ -235,10 +257,32 @@ def _dense_triplets(A: LinearOperator, k: int, chosen: Method) -> Triplets:
         residual = xp.sqrt(squares(xp, xp.matmul(M, V) - U * s[..., None, :]))
         residual = residual / without_zeros(xp, size)
         finite = xp.all(xp.isfinite(M), axis=(-2, -1))[..., None]
+    return *found, residual, finite
+
+
+def _report_triplets(
+    A: LinearOperator, chosen: Method, name: str, U: Array, s: Array, V: Array, *judged: Array
+) -> Triplets:
+    """The triplets as they are returned, with a report of residuals and whether A is finite."""
+    xp, (residual, finite) = A.xp, judged
     right = residual <= chosen.tolerance(xp, A.dtype)
     status = first_failure(xp, (finite, Status.NONFINITE), (right, Status.INACCURATE))
-    report(Info(status, residual=residual, method="SVD"))
-    return wrap(A, *found)
+    report(Info(status, residual=residual, method=name))
+    return wrap(A, U, s, V)
+
+
+def _gram_or_dense_triplets(A: LinearOperator, k: int, chosen: Method) -> Triplets:
+    """In a program: from A^H A where that turns out to be accurate enough, else from the matrix."""
+    xp = A.xp
+    if A.shape[-2] < A.shape[-1]:
+        return _gram_or_dense_triplets(A.H, k, chosen)[::-1]
+    s, V, residual, fine = gram_values(A, k, chosen)
+
+    def by_gram() -> tuple[Array, ...]:
+        return A @ (V / s[..., None, :]), s, V, residual, fine[..., None]
+
+    found = xp.cond(xp.all(fine), by_gram, lambda: _decomposed(xp, A._dense(), k))
+    return _report_triplets(A, chosen, "Gram", *found)
 
 
 def count_triplets(A: LinearOperator, k: Any) -> int:
@@ -250,7 +294,8 @@ def count_triplets(A: LinearOperator, k: Any) -> int:
 
 
 def triplets_like(A: LinearOperator, count: int) -> Triplets:
-    U, V = (first_columns(identity_like(A, size), count) for size in A.shape[-2:])
+    sides = (first_columns(identity_like(A, size), count) for size in A.shape[-2:])
+    U, V = (broadcast_batch(Q, A.batch_shape) for Q in sides)
     return U, filled(A, 1.0, *A.batch_shape, count), V
 
 

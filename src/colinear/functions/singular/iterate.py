@@ -180,9 +180,10 @@ def _run(
 
 def gram_pays(A: LinearOperator, k: int) -> bool:
     """Whether A is a stored matrix, with one of low rank perhaps, tall and narrow (or wide and low),
-    of which few triplets are asked, and its values can be seen."""
+    of which few triplets are asked; its values can be seen, or a program can decide."""
     m, n = A.shape[-2:]
-    stored = stored_terms(A) is not None and values_are_seen(A) and not is_half(A.xp, A.dtype)
+    stored = stored_terms(A) is not None and not is_half(A.xp, A.dtype)
+    stored = stored and (A.xp.is_functional or values_are_seen(A))
     return stored and 0 < 2 * k <= min(m, n) and max(m, n) >= TALL * min(m, n)
 
 
@@ -208,16 +209,25 @@ def stored_terms(A: LinearOperator) -> tuple[Array, Array, Array] | None:
 
 def gram_triplets(A: Any, k: int, method: Method) -> Triplets | None:
     """A^H A = V diag(s^2) V^H and U = A (V diag(1/s)), as that product; None if it is not accurate
-    enough.
-
-    Squaring loses (s_1 / s_k)^2 roundings in the values, and as much of the orthogonality of U, with
-    the largest term of a sum in place of s_1: where that matters it is refused.
-    """
-    xp = A.xp
+    enough."""
     if A.shape[-2] < A.shape[-1]:
         flipped = gram_triplets(A.H, k, method)
         return None if flipped is None else flipped[::-1]
-    terms = stored_terms(A)
+    s, V, residual, fine = gram_values(A, k, method)
+    if not host_value(A.xp, A.xp.all(fine)):
+        return None
+    report(Info(residual=residual, method="Gram"))
+    return Stiefel(Product(A, Dense(V / s[..., None, :]))), s, Stiefel(V)
+
+
+def gram_values(A: Any, k: int, method: Method) -> tuple[Array, Array, Array, Array]:
+    """s and V of A^H A = V diag(s^2) V^H for a tall A, residuals, and whether they are accurate
+    enough.
+
+    Squaring loses (s_1 / s_k)^2 roundings in the values, and as much of the orthogonality of U, with
+    the largest term of a sum in place of s_1.
+    """
+    xp, terms = A.xp, stored_terms(A)
     assert terms is not None
     M, L, R = terms
     with ignore_float_errors(xp):
@@ -228,17 +238,14 @@ def gram_triplets(A: Any, k: int, method: Method) -> Triplets | None:
             inner = xp.matmul(xp.matmul(R, inner_products(xp, L, L)), adjoint(xp, R))
             largest = xp.maximum(largest, xp.max(xp.abs(inner), axis=(-2, -1)))
             G = G + (cross + adjoint(xp, cross)) + inner
-        squares, V = xp.eigh(G)
+        squares, V = autodiff.eigh(xp, G)
         squares, V = xp.flip(squares[..., -k:], axis=-1), xp.flip(V[..., -k:], axis=-1)
         largest = xp.maximum(largest, squares[..., 0])
-        loss = xp.eps(A.dtype) * xp.max(largest / squares[..., -1])
+        loss = xp.eps(A.dtype) * largest / squares[..., -1]
         limit = ORTHOGONAL * math.sqrt(xp.eps(A.dtype) / 2.2e-16)
-        if not host_value(xp, xp.all(squares > 0) & (loss <= limit)):
-            return None
-        s = xp.sqrt(squares)
-        R = xp.matmul(G, V) - V * squares[..., None, :]  # A^H u - s v = (A^H A v - s^2 v) / s
-        residual = xp.vector_norm(R, axis=-2) / (s * s[..., :1])
-    if not host_value(xp, xp.all(residual <= method.tolerance(xp, A.dtype))):
-        return None
-    report(Info(residual=residual, method="Gram"))
-    return Stiefel(Product(A, Dense(V / s[..., None, :]))), s, Stiefel(V)
+        s = xp.sqrt(xp.where(squares > 0, squares, 1))
+        # A^H u - s v = (A^H A v - s^2 v) / s
+        residual = xp.matmul(G, V) - V * squares[..., None, :]
+        residual = xp.stop_gradient(xp.vector_norm(residual, axis=-2) / (s * s[..., :1]))
+    right = xp.all(residual <= method.tolerance(xp, A.dtype), axis=-1)
+    return s, V, residual, xp.all(squares > 0, axis=-1) & (loss <= limit) & right

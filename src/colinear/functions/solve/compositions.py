@@ -57,7 +57,7 @@ from ..common import (
 from .auto import with_tolerance_for_parts
 from .elimination import condition, judged
 from .inverse import all_square, check_square, fits_as_a_whole, inv, kept, no_inverse
-from .sums import gram, scaled_factor
+from .sums import scaled_factor
 
 # The inverse of compositions from the inverses of their operands.
 
@@ -239,7 +239,7 @@ def eliminate(
     is_gram = len(before) == len(above) == 1 and _are_mirrored(before[0], above[0])
     if is_gram and isinstance(pivot, Diagonal) and is_positive(pivot):
         S, root = scaled_factor(dense_part(before[0], A), pivot_inverse)  # B^H A^-1 B = S^H S
-        right, products = [Product(root, S)], [[Dense._of(gram(S.A))]]
+        right, products = [Product(root, S)], [[Dense._of(A.xp.inner_products(S.A, S.A))]]
     else:
         right = [multiply_blocks(pivot_inverse, B, A, is_formed) for B in before]
         products = [[multiply_blocks(C, W, A, is_formed) for W in right] for C in above]

@@ -44,7 +44,7 @@ from ...operators import (
 from ...operators.banded import band_widths
 from ...operators.rewrites import is_compact
 from ...operators.shown import as_sum_of_lines, assembled
-from ...operators.toeplitz import periodic_column
+from ...operators.toeplitz import periodic_spectrum
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status, is_unseen
 from ..common import (
@@ -164,8 +164,7 @@ def inv_circulant(A: Any, method: Any) -> LinearOperator:
     """C^-1 = F^-1 diag(1 / F c) F, by fast Fourier transforms over the grid"""
     if 0 in A.shape[-2:]:
         return A
-    xp, is_real, (column, grid) = A.xp, not A.is_complex, periodic_column(A)
-    symbol = (xp.rfftn if is_real else xp.fftn)(column, axes=tuple(range(-len(grid), 0)))
+    xp, is_real, (symbol, grid) = A.xp, not A.is_complex, periodic_spectrum(A)
     frequencies = xp.reshape(symbol, (*A.batch_shape, -1))
     reciprocals = xp.reshape(reciprocal_spectrum(xp, frequencies), symbol.shape)
     return Inverse(A, FourierFactor._of(reciprocals, tuple(grid), is_real))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import Array, adjoint, namespace_of
+from ...backends import Array, adjoint, matrix_inverse, namespace_of
 from ...dispatch import Choice, rule
 from ...factors.function import from_eigenpairs
 from ...factors.inverse import Inverse
@@ -46,6 +46,7 @@ from ..common import (
     reciprocal_spectrum,
     report_failure,
     seen_value,
+    to_computing_dtype,
     values_are_seen,
 )
 from ..spectrum import eig, has_common_factors, spectrum_by_factors
@@ -72,15 +73,15 @@ def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> Any:
     """(A ⊗ B + c I)^-1 = (V ⊗ W) (Λ ⊗ M + c)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1"""
     kronecker, c = kronecker_and_shift(A)
 
-    def pairs_of_factors() -> list[Any]:
-        # judged by the condition of all together
-        return [eig(factor, info=True)[0] for factor in operands_in_context(kronecker)]
+    factors = operands_in_context(kronecker)
 
     def like() -> LinearOperator:
-        pairs_of_factors()
+        for factor in factors:
+            eig(factor, info=True)
         return identity_like(A)
 
-    return Choice(lambda: _in_eigenvectors(A, kronecker, c, method, pairs_of_factors()), like=like)
+    bases = lambda: list(map(_basis, factors))
+    return Choice(lambda: _in_eigenvectors(A, kronecker, c, method, bases()), like=like)
 
 
 @rule(inv, KroneckerSum)
@@ -105,15 +106,35 @@ def inv_kronecker_sum_power(A: Any, method: Any) -> LinearOperator:
     return from_eigenpairs(A, reciprocals, vectors)._claim(A.properties)
 
 
+def _basis(factor: Any) -> tuple[Array, Array, Array]:
+    """Eigenvalues, eigenvectors V and V^-1 of a factor; they are judged by the condition of all
+    factors together. In a program, which sees at its end only if a matrix is symmetric, a
+    symmetric one takes the shorter way."""
+    xp = factor.xp
+
+    def general(values: Array, V: Array) -> tuple[Array, Array, Array]:
+        with ignore_float_errors(xp):
+            return values, V, matrix_inverse(xp, V)
+
+    if not (xp.is_functional and isinstance(factor, Dense) and xp.is_traced(factor.A)):
+        values, vectors = eig(factor, info=True)[0]
+        return general(values, vectors.to_dense())
+    M = xp.stop_gradient(to_computing_dtype(xp, factor.A))
+
+    def symmetric() -> tuple[Array, Array, Array]:
+        values, Q = (xp.astype(x, xp.complex_dtype(M.dtype)) for x in xp.eigh(M))
+        return values, Q, adjoint(xp, Q)
+
+    return xp.cond(xp.all(M == adjoint(xp, M)), symmetric, lambda: general(*xp.eig(M)))
+
+
 def _in_eigenvectors(
-    A: Any, kronecker: Any, c: Any, method: Any, pairs: list[Any]
+    A: Any, kronecker: Any, c: Any, method: Any, bases: list[Any]
 ) -> LinearOperator:
     xp = A.xp
     with ignore_float_errors(xp):
-        bases = [(V := vectors.to_dense(), _inverted(xp, V)) for _, vectors in pairs]
-        condition = math.prod(
-            [xp.vector_norm(V, axis=(-2, -1)) * xp.vector_norm(W, axis=(-2, -1)) for V, W in bases]
-        )
+        size = partial(xp.vector_norm, axis=(-2, -1))
+        condition = math.prod([size(V) * size(W) for _, V, W in bases])
     fine = condition < 1 / math.sqrt(xp.eps(A.dtype))
     visible = seen_value(xp, fine)
     if visible is not None and not visible.all():
@@ -122,15 +143,10 @@ def _in_eigenvectors(
     is_sum = isinstance(kronecker, KroneckerSum)
 
     values = reduce(
-        partial(outer, add if is_sum else mul), [values for values, _ in pairs]
+        partial(outer, add if is_sum else mul), [values for values, _, _ in bases]
     ) + beside(c)
-    V, W = (Kronecker(*(Dense._of(basis[i]) for basis in bases)) for i in (0, 1))
+    V, W = (Kronecker(*(Dense._of(basis[i]) for basis in bases)) for i in (1, 2))
     return Inverse(A, SpectralFactor._of(V, reciprocal_spectrum(xp, values), W, not A.is_complex))
-
-
-def _inverted(xp: Any, V: Array) -> Array:
-    same = xp.eye(V.shape[-1], dtype=V.dtype, device=xp.device_of(V))
-    return xp.lu_solve(*xp.lu_factor(V), xp.broadcast_to(same, V.shape))
 
 
 def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperator:

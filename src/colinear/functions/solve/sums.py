@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import Array, adjoint, namespace_of
+from ...backends import Array, namespace_of
 from ...dispatch import arrange, rule
 from ...factors.function import from_eigenpairs
 from ...factors.inverse import Inverse
-from ...info import Info, labelled, report
+from ...info import Info, labelled, planning, report
 from ...operators import (
+    Adjoint,
     Dense,
     Diagonal,
     Identity,
@@ -32,7 +33,7 @@ from ...operators.diagonal import scalar_of
 from ...operators.neutral import dense_part
 from ...operators.rewrites import DEFINITE
 from ...operators.scaled import known_of_scalar
-from ...operators.sparse_algebra import DIAGONAL, SHIFT, is_sparse
+from ...operators.sparse_algebra import DIAGONAL, SHIFT, diagonal_of, is_sparse
 from ...operators.transposed import are_adjoint
 from ...properties import POSITIVE_SEMIDEFINITE, UNITARY
 from ...status import Status, failed, is_unseen
@@ -147,21 +148,19 @@ def _corrected_diagonal(A: Any, method: Any) -> LinearOperator:
     """(D + U C V^H)^-1 by Woodbury's formula, after an exchange of the weak entries of D."""
     low_rank, D = strengthened(*low_rank_and_diagonal(A))
     D_inverse = labelled("In the diagonal term", inv, D, method)
-    if is_gram(low_rank) and is_positive(D):
-        S, root = scaled_factor(low_rank.U, D_inverse)
-        K_inverse = labelled(CAPACITANCE, inv, _plus_identity(gram(S.A), True), method)
-        correction = Scaled(-1.0, Product(root, S, K_inverse, S.H, root))
-        return Sum(D_inverse, correction)._claim(A.properties)
-    return _corrected_inverse(A, low_rank, D, D_inverse, method)
+    K = capacitance_of_diagonal(low_rank, D, diagonal_of(D_inverse, low_rank))
+    K_inverse = labelled(CAPACITANCE, inv, K, method)
+    inner = Product(Dense._of(low_rank.U), K_inverse, *right_factors(low_rank))
+    return Sum(D_inverse, Scaled(-1.0, Product(D_inverse, inner, D_inverse)))._claim(A.properties)
 
 
 def _corrected_inverse(
     A: Any, low_rank: Any, rest: LinearOperator, rest_inverse: LinearOperator, method: Any
 ) -> LinearOperator:
     """(I - A^-1 U (I + C V^H A^-1 U)^-1 C V^H) A^-1, for the inverse of A, which is `rest`."""
-    U, right = rest_inverse @ low_rank.U, Dense._of(right_matrix(low_rank))  # A^-1 U and C V^H
-    K_inverse = labelled(CAPACITANCE, inv, capacitance(A, low_rank, rest, U), method)
-    correction = Scaled(-1.0, Product(Dense._of(U), K_inverse, right))
+    U = rest_inverse @ low_rank.U  # A^-1 U
+    K_inverse = labelled(CAPACITANCE, inv, capacitance(low_rank, rest, U), method)
+    correction = Scaled(-1.0, Product(Dense._of(U), K_inverse, *right_factors(low_rank)))
     return Product(Sum(Identity(A.shape[-1]), correction), rest_inverse)._claim(A.properties)
 
 
@@ -242,11 +241,16 @@ def _corrected(X: Any) -> tuple[LinearOperator, LinearOperator] | None:
     return (D, inverses[0]) if len(inverses) == 1 else None
 
 
-def right_matrix(low_rank: Any) -> Array:
-    """C V^H"""
-    xp = low_rank.xp
-    right = adjoint(xp, low_rank.U if low_rank.V is None else low_rank.V)
-    return right if low_rank.core is None else xp.matmul(low_rank.core, right)
+def right_factors(low_rank: Any) -> list[LinearOperator]:
+    """The factors of C V^H; V itself is kept, since XLA copies what is stored transposed."""
+    core = [] if low_rank.core is None else [Dense._of(low_rank.core)]
+    return [*core, Adjoint._of(Dense._of(low_rank._right))]
+
+
+def right_products(low_rank: Any, X: Array, weights: Array | None = None) -> Array:
+    """C V^H X, or C V^H diag(weights) X"""
+    inner = low_rank.xp.inner_products(low_rank._right, X, weights)
+    return inner if low_rank.core is None else low_rank.xp.matmul(low_rank.core, inner)
 
 
 def is_gram(low_rank: Any) -> bool:
@@ -254,28 +258,28 @@ def is_gram(low_rank: Any) -> bool:
     return low_rank.V is None and low_rank.core is None
 
 
-def capacitance(A: Any, low_rank: Any, rest: LinearOperator, U: Any) -> LinearOperator:
+def capacitance(low_rank: Any, rest: LinearOperator, U: Any) -> LinearOperator:
     """I + C V^H A^-1 U, from U = A^-1 U: of the size of the rank; positive definite for U U^H
     and positive A."""
     is_positive = is_gram(low_rank) and rest.properties & POSITIVE_SEMIDEFINITE
-    return _plus_identity(low_rank.xp.matmul(right_matrix(low_rank), U), bool(is_positive))
+    return _plus_identity(right_products(low_rank, U), bool(is_positive))
+
+
+def capacitance_of_diagonal(low_rank: Any, D: Any, reciprocals: Array) -> Dense:
+    """I + C V^H D^-1 U, from the entries of D^-1: positive definite for U U^H and positive D."""
+    if planning():  # of some rows, which show the same symmetry
+        rows = np.arange(min(low_rank.shape[-2], 2 * rank_of(low_rank)))
+        V = None if low_rank.V is None else low_rank.V[..., rows, :]
+        low_rank = LowRank._of(low_rank.U[..., rows, :], V, low_rank.core)
+        reciprocals = reciprocals[..., rows]
+    positive = is_gram(low_rank) and (D.properties & POSITIVE_SEMIDEFINITE or is_positive(D))
+    return _plus_identity(right_products(low_rank, low_rank.U, reciprocals), bool(positive))
 
 
 def _plus_identity(inner: Array, is_positive: bool) -> Dense:
     xp = namespace_of(inner)
     K = Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=xp.device_of(inner)))
     return K._claim(POSITIVE_SEMIDEFINITE) if is_positive else K
-
-
-def capacitance_by_entries(low_rank: Any, d: Array) -> tuple[Dense, Array]:
-    """I + C V^H D^-1 U, and C V^H, for the entries d of D as a column; both as matrices, and S^H
-    S where that saves work."""
-    xp, U, right = low_rank.xp, low_rank.U, right_matrix(low_rank)
-    is_positive = is_gram(low_rank) and not xp.is_complex(d)
-    if is_positive:
-        is_positive = not (xp.is_on_device(d) and is_unseen(d)) and bool(xp.min(d) > 0)
-    inner = gram(U / xp.sqrt(d)) if is_positive else xp.matmul(right, U / d)
-    return _plus_identity(inner, is_positive), right
 
 
 def scaled_factor(U: Array, D_inverse: Any) -> tuple[Any, LinearOperator]:
@@ -289,12 +293,6 @@ def scaled_factor(U: Array, D_inverse: Any) -> tuple[Any, LinearOperator]:
             c=math.sqrt(c) if namespace_of(c := D_inverse.c) is None else D_inverse.xp.sqrt(c)
         )
     return Dense._of(root @ U), root
-
-
-def gram(S: Array) -> Array:
-    """S^H S"""
-    xp = namespace_of(S)
-    return xp.matmul(adjoint(xp, S), S)
 
 
 # Inverses of other sums: shifts, and sums of Kronecker products.

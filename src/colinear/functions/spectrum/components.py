@@ -292,7 +292,7 @@ def is_symmetrisable(A: Any) -> bool:
     return _is_well_conditioned(A, np.cumsum(_logarithm(lower, upper), axis=-1))
 
 
-@known_eig_rule(Tridiagonal, when=is_symmetrisable, direct=True)
+@known_eig_rule(Tridiagonal, when=is_symmetrisable, computes=True, direct=True)
 def eig_tridiagonal(A: Any, asked: Asked) -> Pairs:
     """T = D S D^-1 with S real, symmetric and tridiagonal has the eigenvalues of S and
     eigenvectors D V; D is unitary for self-adjoint T"""

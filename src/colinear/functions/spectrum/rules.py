@@ -146,7 +146,7 @@ def eig_diagonal(A: Any, asked: Asked) -> Pairs:
     return asked.finish(A.d, identity_like(A))
 
 
-@known_eig_rule(Triangular, when=not_empty)
+@known_eig_rule(Triangular, when=not_empty, computes=True)
 def eig_triangular(A: Any, asked: Asked) -> Pairs:
     """T has the eigenvalues diag(T), and eigenvectors by substitution: (T_11 - t I) x = -T_12"""
     xp, M = A.xp, to_computing_dtype(A.xp, A._dense())
@@ -330,7 +330,7 @@ def is_seen_and_not_self_adjoint(A: Any) -> bool:
     return not_empty(A) and not A.properties & SELF_ADJOINT and values_are_seen(A)
 
 
-@known_eig_rule(Unitary[Dense], when=is_seen_and_not_self_adjoint, direct=True)
+@known_eig_rule(Unitary[Dense], when=is_seen_and_not_self_adjoint, computes=True, direct=True)
 def eig_unitary(A: Any, asked: Asked) -> Pairs:
     """Schur's form of a unitary matrix is diagonal, Q = Z diag(λ) Z^H: orthonormal eigenvectors
     also of repeated eigenvalues"""
@@ -359,14 +359,23 @@ def eig_circulant(A: Any, asked: Asked) -> Pairs:
     return asked.finish(to_result_dtype(A.xp, values, A.dtype), FFT(grid_of(A), like=A).H)
 
 
-@known_eig_rule(FFT)
+def is_grid(A: Any) -> bool:
+    """Whether the transform has more axes than one."""
+    return len(A.grid) > 1
+
+
+@known_eig_rule(FFT, when=is_grid)
+def eig_fft_of_grid(A: Any, asked: Asked) -> Pairs:
+    """F over a grid is the Kronecker product of the transforms along its axes"""
+    lines = (FFT._of((size,), A.inverse, A.context) for size in A.grid)
+    return eig(Kronecker(*lines), asked.k, asked.which, asked.method)
+
+
+@known_eig_rule(FFT, computes=True)
 def eig_fft(A: Any, asked: Asked) -> Pairs:
     """F has the eigenvalues 1, -1, i and -i, and (I + F / λ + F^2 / λ^2 + F^3 / λ^3) / 4 projects
-    onto the eigenspace of λ; Kronecker over a grid"""
+    onto the eigenspace of λ"""
     n, k = asked.n, asked.k
-    if len(A.grid) > 1:
-        lines = (FFT._of((size,), A.inverse, A.context) for size in A.grid)
-        return eig(Kronecker(*lines), k, asked.which, asked.method)
     transform = np.fft.ifft if A.inverse else np.fft.fft
     # how often each eigenvalue of the forward transform occurs
     counts = {1: n // 4 + 1, -1: (n + 2) // 4, -1j: (n + 1) // 4, 1j: max(n - 1, 0) // 4}
