@@ -357,7 +357,7 @@ class LinearOperator(Tree, Protocols):
         if isinstance(other, LinearOperator):
             return algebra.Product(self, other)
         if type(other) is not np.ndarray or other.dtype is not self._usual_dtype:
-            if calls.are_strict():
+            if calls._is_strict is not None and calls.are_strict():
                 return calls.ordinary(self.__matmul__, other)
             other = self._right_side(other)
             if isinstance(other, LinearOperator):
@@ -405,6 +405,8 @@ class LinearOperator(Tree, Protocols):
     def _right_side(self, x: Any) -> Any:
         """`x` as something this operator can multiply, or an error that says why not."""
         if type(x) is np.ndarray and x.dtype is self._usual_dtype:
+            return x
+        if self._context.backend == "torch" and self.xp.is_beside(x, *self._context[1:]):
             return x
         x = plain_array(x, "@")
         xp = namespace_of(x)

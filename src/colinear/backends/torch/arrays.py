@@ -169,6 +169,16 @@ def device_of(x: Any) -> torch.device:
     return x.device
 
 
+def is_beside(x: Any, dtype: Any, device: Any) -> builtins.bool:
+    """Whether x is a tensor of this dtype on this device, and not a sparse one."""
+    return (
+        type(x) is torch.Tensor
+        and x.dtype is dtype
+        and x.layout is torch.strided
+        and x.device == device
+    )
+
+
 def to_device(x: Any, device: Any) -> torch.Tensor:
     return x if device is None else x.to(device)
 
