@@ -101,6 +101,7 @@ class LinearOperator(Tree, Protocols):
     """
 
     _is_root: ClassVar[bool] = True
+    _is_own: ClassVar[bool] = True  # whether the family is one of ours
     _implied: ClassVar[int] = 0
     _inherited: ClassVar[int] = 0
     _commutative: ClassVar[bool] = False
@@ -129,7 +130,7 @@ class LinearOperator(Tree, Protocols):
                 f"{cls.__name__}: operators are final; subclass LinearOperator itself, and "
                 "compose instead."
             )
-        cls._is_root = False
+        cls._is_root, cls._is_own = False, calls.is_own(cls)
         shared = ("ClassVar", "typing.ClassVar")
         own = {k: a for k, a in own_annotations(cls).items() if not str(a).startswith(shared)}
         has_init = "__new__" not in cls.__dict__

@@ -186,10 +186,12 @@ def solves(A: Array, X: Array, B: Array, tol: float, limit: float) -> bool:
 def are_below(R: Array, B: Array, tol: float) -> bool:
     """Whether |r| <= tol |b| for each of few columns, of one dtype that BLAS has; false too where
     tol |b| is so small or so large that it means nothing."""
-    norm, (n, k), r, b = _norm_and_product(B.dtype.char)[0], B.shape, R.ravel(), B.ravel()
-    for j in range(k):  # every k-th number from the j-th on
+    norm, (n, k), b = _norm_and_product(B.dtype.char)[0], B.shape, B.ravel()
+    # the j-th column is every k-th number from the j-th on, or n of those stored by columns
+    r, start, step = (R.ravel("K"), n, 1) if R.flags.f_contiguous else (R.ravel(), 1, k)
+    for j in range(k):
         size = tol * norm(b, n, j, k)
-        if not (norm(r, n, j, k) <= size and 1e-15 < size < 1e15):
+        if not (norm(r, n, j * start, step) <= size and 1e-15 < size < 1e15):
             return False
     return True
 

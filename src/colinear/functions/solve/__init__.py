@@ -52,12 +52,12 @@ from .auto import (
 from .cost import Work, dense_work, sparse_work
 from .elimination import is_recorded_and_seen
 from .families import inv_sparse, is_sparse_and_seen
-from .inverse import REFINEMENTS, are_small, column_norms, factorise, inv
+from .inverse import REFINEMENTS, are_small, column_norms, factorise, inv, solve_at_once
 
 NEED = "a linear system"
 
 
-def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) -> Choice:
+def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) -> Any:
     """Solve A x = b.
 
     Parameters
@@ -92,9 +92,11 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
     b = right_side("solve", A, b)
     if isinstance(b, LinearOperator):
         return Choice(lambda: inv(A, method) @ b, "inverse", why="X = A^-1 B")
+    if method is None and type(A) is Dense and (x := solve_at_once(A, b)) is not None:
+        return x
     A = placed_beside(A, b) if A._context.backend is None else A
     system = System.of(A, b, method)
-    if _is_tried_first(system):
+    if isinstance(A, Sparse) and _is_tried_first(system):
         fill: Callable[[], Work] = partial(sparse_work, A)  # type: ignore[arg-type]
         return attempt(A, fill, TRIAL, lambda: _by_trial(system, None, TRIAL, fill), lambda: b)
     found = inv.find(A, (method,))
@@ -327,7 +329,7 @@ def _improved(
 def _is_tried_first(s: System) -> bool:
     """Whether some steps of CG cost less than to see how a large sparse matrix would fill in."""
     A = s.A
-    if not isinstance(A, Sparse) or A.shape[-1] < SPARSE_TRIAL or not is_automatic(s.method):
+    if A.shape[-1] < SPARSE_TRIAL or not is_automatic(s.method):
         return False
     return is_sparse_and_seen(A) and can_be_watched(A, s.B)
 

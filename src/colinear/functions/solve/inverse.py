@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...backends import Array, get
 from ...backends.numpy.linalg import lu_factor_and_solve, solves
 from ...dispatch import Choice, Cost, function, perform
@@ -259,6 +261,25 @@ def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[st
     if info is not None:
         report(info if B is not None else info.replace(residual=None))
     return Solution(factor, X)
+
+
+def solve_at_once(A: Any, b: Array) -> Array | None:
+    """x of A x = b by LU, for one matrix and few columns of NumPy's of which nothing is known, where
+    x is plainly right and no more is asked for; None elsewhere: the chain of factorisations does
+    better, or says what is wrong."""
+    B, current = b[:, None] if b.ndim == 1 else b, state.current
+    if type(b) is not np.ndarray or A.properties or A.dtype is not b.dtype or b.dtype.char == "e":
+        return None
+    if B.ndim > 2 or A.A.ndim > 2 or not 0 < B.shape[1] < FEW or not len(B):
+        return None
+    if current is None or current.is_detailed or current.planner or not inv.find(A, (None,)).is_base:
+        return None
+    xp, n, dtype = A.xp, len(B), b.dtype
+    sides = np.concatenate((B, probe(xp, n, dtype, "cpu")), axis=1)
+    X = lu_factor_and_solve(A.A, sides)[2]
+    if not solves(A.A, X, sides, AUTO.tolerance(xp, dtype), MARGIN * n * xp.eps(dtype)):
+        return None
+    return X[:, 0] if b.ndim == 1 else X[:, :-1]
 
 
 SMALL_ON_HOST = 4096  # entries of a matrix that NumPy factors before a framework has begun
