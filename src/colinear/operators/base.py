@@ -407,7 +407,7 @@ class LinearOperator(Tree, Protocols):
         """`x` as something this operator can multiply, or an error that says why not."""
         if type(x) is np.ndarray and x.dtype is self._usual_dtype:
             return x
-        if self._context.backend == "torch" and self.xp.is_beside(x, *self._context[1:]):
+        if self._context.backend == "torch" and self.xp.is_beside(x, self._context):
             return x
         x = plain_array(x, "@")
         xp = namespace_of(x)

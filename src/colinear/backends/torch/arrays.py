@@ -169,13 +169,13 @@ def device_of(x: Any) -> torch.device:
     return x.device
 
 
-def is_beside(x: Any, dtype: Any, device: Any) -> builtins.bool:
-    """Whether x is a tensor of this dtype on this device, and not a sparse one."""
+def is_beside(x: Any, context: Any) -> builtins.bool:
+    """Whether x is a tensor of this dtype and on this device, and not a sparse one."""
     return (
         type(x) is torch.Tensor
-        and x.dtype is dtype
+        and x.dtype is context.dtype
         and x.layout is torch.strided
-        and x.device == device
+        and x.device == context.device
     )
 
 
