@@ -310,8 +310,9 @@ def report_values(xp: Any, x: Array) -> None:
     by."""
     if 0 in x.shape:
         return
-    size = xp.abs(x if x.ndim else x[None])
-    smallest, largest = xp.min(size, axis=-1), xp.max(size, axis=-1)  # NaN, where one is
+    size = smallest = largest = xp.abs(x if x.ndim else x[None])
+    if not xp.is_traced(x):  # else the worst of all statuses is one reduction, instead of these two
+        smallest, largest = xp.min(size, axis=-1), xp.max(size, axis=-1)  # NaN, where one is
     report_failure(xp, (largest < math.inf, Status.NONFINITE), (smallest != 0, Status.SINGULAR))
 
 
