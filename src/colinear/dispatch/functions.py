@@ -187,7 +187,7 @@ class Function:
             reports and failed(combine([report._status for report in reports])) is not False
         ):
             result = deliver(summarise(reports, self.name, chosen.name), on_failure, result)
-        return _release(A, arguments, result) if A._context.backend is None else result
+        return _release(A, arguments, result) if A.is_neutral else result
 
     def find(self, A: Any, arguments: tuple[Any, ...] = ()) -> Rule:
         """The rule that would be taken for this operator and these other arguments;

@@ -102,11 +102,8 @@ def by_numpy(
         return NotImplemented
     if not (may_lend() and xp.may_lend(A._context.dtype)) or A.__dict__.get("_twin", A) is None:
         return NotImplemented
-    loan, first = _Loan(A), A
-    while first.operands:
-        first = first.operands[0]
-    part = getattr(first, first._fields[0]) if first._fields else None
-    if namespace_of(part) is xp and not loan.lend(part):  # found sooner than by an exception
+    loan = _Loan(A)
+    if not (loan.is_kept or loan.begin(A)):
         return NotImplemented
     try:
         twin, others = loan.operator(A), tuple([loan.argument(x) for x in arguments])
@@ -141,6 +138,14 @@ class _Loan:
         self._copies: dict[int, tuple[Any, Any]] = {}
 
     # ---------------------------------------------------------------- to NumPy
+
+    def begin(self, A: LinearOperator) -> bool:
+        """Lend the first array of A; return whether that can be done: sooner known than by an
+        exception."""
+        while A.operands:
+            A = A.operands[0]
+        first = getattr(A, A._fields[0]) if A._fields else None
+        return namespace_of(first) is not self.xp or self.lend(first)
 
     def operator(self, A: LinearOperator) -> LinearOperator:
         """A with NumPy's arrays."""

@@ -174,7 +174,7 @@ def is_beside(x: Any, context: Any) -> builtins.bool:
     return (
         type(x) is torch.Tensor
         and x.dtype is context.dtype
-        and x.layout is torch.strided
+        and not (x.is_sparse or x.is_sparse_csr)
         and x.device == context.device
     )
 
