@@ -94,13 +94,14 @@ _KNOWN: dict[tuple[Any, ...], dict[str, Any]] = {}
 _REMEMBERED = ("_context", "xp", "dtype", "is_complex", "_usual_dtype", "properties", "_dynamic")
 
 
-def of_array(cls: type, name: str, x: Array, shape: Shape) -> Any:
+def of_array(cls: type, name: str, x: Array, shape: Shape, **others: Any) -> Any:
     """An operator of one array and this shape, which knows at once all that follows from an array
     of NumPy or torch: small problems are mostly made of these. For families whose properties do
-    not depend on the array but for its dtype."""
+    not depend on the array but for its dtype. `others`: its other fields, always the same."""
     self: Any = object.__new__(cls)
     memos = self.__dict__
     memos[name], memos["shape"] = x, shape
+    memos.update(others)
     if type(x) is np.ndarray:
         key: Any = (cls, x.dtype)
     elif (xp := namespace_of(x)).is_functional or xp.is_compiling():

@@ -56,9 +56,10 @@ def cholesky(A: Array) -> tuple[Array, Array]:
         # conj(A), so L = U^T.
         U, failure = _lapack("potrf", A.dtype.char)(A.T, lower=0, clean=1)
         L = U.T
-        if failure:
+        if failure or not np.isfinite(L.trace()):  # OpenBLAS lets NaN through
             return np.full_like(L, np.nan), np.False_
-    ok: Any = np.isfinite(np.diagonal(L, 0, -2, -1)).all(-1)  # OpenBLAS lets NaN through
+        return L, np.True_
+    ok: Any = np.isfinite(np.diagonal(L, 0, -2, -1)).all(-1)
     return (L if ok.all() else np.where(ok[..., None, None], L, np.nan).astype(A.dtype)), ok
 
 

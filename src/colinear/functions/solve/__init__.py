@@ -56,9 +56,9 @@ from .inverse import (
     REFINEMENTS,
     are_small,
     column_norms,
+    factor_at_once,
     factorise,
     inv,
-    solve_at_once,
     squares,
 )
 
@@ -100,14 +100,16 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
     b = right_side("solve", A, b)
     if isinstance(b, LinearOperator):
         return Choice(lambda: inv(A, method) @ b, "inverse", why="X = A^-1 B")
-    if method is None and type(A) is Dense and (x := solve_at_once(A, b)) is not None:
-        return x
     A = placed_beside(A, b) if A._context.backend is None else A
-    system = System.of(A, b, method)
+    system, found = System.of(A, b, method), None
+    if method is None and type(A) is Dense:
+        found = inv.find(A, (None,))
+        if found.is_base and (at_once := factor_at_once(A, system.B)) is not None:
+            return system.answer(at_once[2][:, :-1])
     if isinstance(A, Sparse) and _is_tried_first(system):
-        fill: Callable[[], Work] = partial(sparse_work, A)  # type: ignore[arg-type]
+        fill: Callable[[], Work] = partial(sparse_work, A)
         return attempt(A, fill, TRIAL, lambda: _by_trial(system, None, TRIAL, fill), lambda: b)
-    found = inv.find(A, (method,))
+    found = found or inv.find(A, (method,))
     trial = None if isinstance(A, Dense) else _trial(system, found)  # whose matrix is there
     if trial is not None:
         work, most = trial

@@ -262,7 +262,7 @@ def capacitance(A: Any, low_rank: Any, rest: LinearOperator, U: Any) -> LinearOp
 
 def _plus_identity(inner: Array, is_positive: bool) -> Dense:
     xp = namespace_of(inner)
-    K = Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=xp.device_of(inner)))
+    K = Dense(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=xp.device_of(inner)))
     return K._claim(POSITIVE_SEMIDEFINITE) if is_positive else K
 
 
