@@ -90,7 +90,6 @@ def known_in(context: Context) -> dict[str, Any]:
     return {"_context": context, "xp": backends.get(context.backend)}
 
 
-_KNOWN: dict[tuple[Any, ...], dict[str, Any]] = {}
 _REMEMBERED = ("_context", "xp", "dtype", "is_complex", "_usual_dtype", "properties", "_dynamic")
 
 
@@ -108,10 +107,10 @@ def of_array(cls: type, name: str, x: Array, shape: Shape, **others: Any) -> Any
         return self
     else:
         key = (cls, x.dtype, x.device)
-    known = _KNOWN.get(key)
+    known = signatures.MEMOS.get(key)
     if known is None:
         known = {each: getattr(self, each) for each in _REMEMBERED}
-        _KNOWN[key] = known | {"_signature": signatures.signature(self)}
+        signatures.MEMOS[key] = known | {"_signature": signatures.signature(self)}
     memos.update(known)
     return self
 
