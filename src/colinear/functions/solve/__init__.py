@@ -101,15 +101,15 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
     if isinstance(b, LinearOperator):
         return Choice(lambda: inv(A, method) @ b, "inverse", why="X = A^-1 B")
     A = placed_beside(A, b) if A._context.backend is None else A
-    system, found = System.of(A, b, method), None
-    if method is None and type(A) is Dense:
-        found = inv.find(A, (None,))
-        if found.is_base and (at_once := factor_at_once(A, system.B)) is not None:
-            return system.answer(at_once[2][:, :-1])
+    system = System.of(A, b, method)
     if isinstance(A, Sparse) and _is_tried_first(system):
         fill: Callable[[], Work] = partial(sparse_work, A)
         return attempt(A, fill, TRIAL, lambda: _by_trial(system, None, TRIAL, fill), lambda: b)
-    found = found or inv.find(A, (method,))
+    found = inv.find(A, (method,))
+    if found.is_base and method is None:
+        at_once = factor_at_once(A, system.B)
+        if at_once is not None:
+            return system.answer(at_once[2][:, :-1])
     trial = None if isinstance(A, Dense) else _trial(system, found)  # whose matrix is there
     if trial is not None:
         work, most = trial
