@@ -264,7 +264,7 @@ def are_plain(x: Any) -> bool:
     """Whether all are seen to be real and far from zero and infinity: of few, sooner so."""
     if x is None or x.dtype.char not in "fd":
         return False
-    sizes = list(map(abs, x.ravel().tolist())) or [0]
+    sizes = list(map(abs, x.tolist() if x.ndim == 1 else x.ravel().tolist())) or [0]
     return min(sizes) > 1e-30 and sum(sizes) < 1e30  # the sum shows NaN, too
 
 

@@ -100,7 +100,8 @@ def of_array(cls: type, name: str, x: Array, shape: Shape, **others: Any) -> Any
     self: Any = object.__new__(cls)
     memos = self.__dict__
     memos[name], memos["shape"] = x, shape
-    memos.update(others)
+    if others:
+        memos.update(others)
     if type(x) is np.ndarray:
         key: Any = (cls, x.dtype)
     elif (xp := namespace_of(x)).is_functional or xp.is_compiling():
