@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -297,25 +296,31 @@ def reported() -> list[Info]:
     return [] if state.current is None else state.current.reports
 
 
-@contextlib.contextmanager
-def recording(detailed: bool = False) -> Iterator[list[Info]]:
+class recording:
     """Collect the reports made inside, instead of passing them on; `detailed`: as much of them as
     was asked for outside.
 
     For code that runs others' operators where their reports must not leave: the body of a traced
     loop (whose tracers mean nothing outside it), or an attempt whose failure is expected.
     """
-    outer = state.current
-    reports: list[Info] = []
-    if not planning():  # a planner goes on planning, and takes no reports
-        is_settled = outer is not None and outer.is_settled
-        state.current = Scope(reports, detailed and is_detailed(), None, is_settled)
-    try:
-        yield reports
-    finally:
-        state.current = outer
-    if reports:
-        overlook([info._status for info in reports])  # those that are not passed on
+
+    __slots__ = ("detailed", "outer", "reports")
+
+    def __init__(self, detailed: bool = False) -> None:
+        self.detailed = detailed
+
+    def __enter__(self) -> list[Info]:
+        self.reports: list[Info] = []
+        self.outer = outer = state.current
+        if not planning():  # a planner goes on planning, and takes no reports
+            is_settled = outer is not None and outer.is_settled
+            state.current = Scope(self.reports, self.detailed and is_detailed(), None, is_settled)
+        return self.reports
+
+    def __exit__(self, failure: Any, *_: Any) -> None:
+        state.current = self.outer
+        if failure is None and self.reports:
+            overlook([info._status for info in self.reports])  # those that are not passed on
 
 
 def labelled(label: str, f: Any, *arguments: Any) -> Any:

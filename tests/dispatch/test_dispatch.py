@@ -476,7 +476,7 @@ def test_operators_with_remembered_signatures_and_signatures_pickle():
 
 
 def test_tables_are_bounded_and_emptying_them_loses_nothing(monkeypatch):
-    signatures._table.clear()
+    signatures.forget()
     monkeypatch.setattr(signatures, "MOST_SIGNATURES", 50)
     monkeypatch.setattr(functions, "MOST_STRUCTURES", 10)
     f = function("f", base=lambda A: "base")

@@ -29,6 +29,7 @@ MOST_DISTINCT = 32  # different operands that a collapsed signature keeps
 MOST_SIGNATURES = 100_000  # in the table: then it is emptied, and only identity is lost
 
 _table: dict[Any, Signature] = {}
+MEMOS: dict[Any, dict[str, Any]] = {}  # what operators of one array remember, with their signature
 _numbers = itertools.count()
 _number = attrgetter("number")
 
@@ -92,9 +93,15 @@ def intern(
     found = _table.get(key)
     if found is None:
         if len(_table) >= MOST_SIGNATURES:
-            _table.clear()
+            forget()
         found = _table.setdefault(key, Signature(cls, mask, children, collapsed))
     return found
+
+
+def forget() -> None:
+    """Empty the tables of signatures and of what is remembered with them."""
+    _table.clear()
+    MEMOS.clear()
 
 
 def signature(A: Any) -> Signature:

@@ -264,8 +264,8 @@ def are_plain(x: Any) -> bool:
     """Whether all are seen to be real and far from zero and infinity: of few, sooner so."""
     if x is None or x.dtype.char not in "fd":
         return False
-    sizes = list(map(abs, x.ravel().tolist()))
-    return min(sizes, default=0) > 1e-30 and sum(sizes) < 1e30  # the sum shows NaN, too
+    sizes = list(map(abs, x.tolist() if x.ndim == 1 else x.ravel().tolist())) or [0]
+    return min(sizes) > 1e-30 and sum(sizes) < 1e30  # the sum shows NaN, too
 
 
 def reciprocal_spectrum(xp: Any, values: Array) -> Array:
@@ -310,8 +310,9 @@ def report_values(xp: Any, x: Array) -> None:
     by."""
     if 0 in x.shape:
         return
-    size = xp.abs(x if x.ndim else x[None])
-    smallest, largest = xp.min(size, axis=-1), xp.max(size, axis=-1)  # NaN, where one is
+    size = smallest = largest = xp.abs(x if x.ndim else x[None])
+    if not xp.is_traced(x):  # else the worst of all statuses is one reduction, instead of these two
+        smallest, largest = xp.min(size, axis=-1), xp.max(size, axis=-1)  # NaN, where one is
     report_failure(xp, (largest < math.inf, Status.NONFINITE), (smallest != 0, Status.SINGULAR))
 
 

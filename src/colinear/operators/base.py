@@ -101,6 +101,7 @@ class LinearOperator(Tree, Protocols):
     """
 
     _is_root: ClassVar[bool] = True
+    _is_own: ClassVar[bool] = True  # whether the family is one of ours
     _implied: ClassVar[int] = 0
     _inherited: ClassVar[int] = 0
     _commutative: ClassVar[bool] = False
@@ -129,7 +130,7 @@ class LinearOperator(Tree, Protocols):
                 f"{cls.__name__}: operators are final; subclass LinearOperator itself, and "
                 "compose instead."
             )
-        cls._is_root = False
+        cls._is_root, cls._is_own = False, calls.is_own(cls)
         shared = ("ClassVar", "typing.ClassVar")
         own = {k: a for k, a in own_annotations(cls).items() if not str(a).startswith(shared)}
         has_init = "__new__" not in cls.__dict__
@@ -357,7 +358,7 @@ class LinearOperator(Tree, Protocols):
         if isinstance(other, LinearOperator):
             return algebra.Product(self, other)
         if type(other) is not np.ndarray or other.dtype is not self._usual_dtype:
-            if calls.are_strict():
+            if calls._is_strict is not None and calls.are_strict():
                 return calls.ordinary(self.__matmul__, other)
             other = self._right_side(other)
             if isinstance(other, LinearOperator):
@@ -405,6 +406,8 @@ class LinearOperator(Tree, Protocols):
     def _right_side(self, x: Any) -> Any:
         """`x` as something this operator can multiply, or an error that says why not."""
         if type(x) is np.ndarray and x.dtype is self._usual_dtype:
+            return x
+        if self._context.backend == "torch" and self.xp.is_beside(x, self._context):
             return x
         x = plain_array(x, "@")
         xp = namespace_of(x)

@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array, namespace_of
+from ..dispatch import signatures
 from ..errors import BackendError, DeviceError, DtypeError, ShapeError
 from .tree import Shape
 
@@ -84,26 +85,34 @@ def known_in(context: Context) -> dict[str, Any]:
     """What an operator remembers that lives there."""
     if context.backend == "numpy" and context.dtype in NUMPY_PLACES:
         return NUMPY_PLACES[context.dtype]
-    return {"_context": context}
+    if context.backend is None:
+        return {"_context": context}
+    return {"_context": context, "xp": backends.get(context.backend)}
 
 
-_KNOWN: dict[tuple[type, Any], dict[str, Any]] = {}
+_REMEMBERED = ("_context", "xp", "dtype", "is_complex", "_usual_dtype", "properties", "_dynamic")
 
 
-def of_array(cls: type, name: str, x: Array, shape: Shape) -> Any:
-    """An operator of one array and this shape, which knows at once all that follows from a NumPy
-    array: small problems are mostly made of these. For families whose properties do not depend on
-    the array but for its dtype."""
+def of_array(cls: type, name: str, x: Array, shape: Shape, **others: Any) -> Any:
+    """An operator of one array and this shape, which knows at once all that follows from an array
+    of NumPy or torch: small problems are mostly made of these. For families whose properties do
+    not depend on the array but for its dtype. `others`: its other fields, always the same."""
     self: Any = object.__new__(cls)
     memos = self.__dict__
     memos[name], memos["shape"] = x, shape
+    if others:
+        memos.update(others)
     if type(x) is np.ndarray:
-        known = _KNOWN.get((cls, x.dtype))
-        if known is None and x.dtype in NUMPY_PLACES:
-            memos.update(NUMPY_PLACES[x.dtype])
-            known = NUMPY_PLACES[x.dtype] | {"properties": self.properties}
-            _KNOWN[cls, x.dtype] = known
-        memos.update(known or {})
+        key: Any = (cls, x.dtype)
+    elif (xp := namespace_of(x)).is_functional or xp.is_compiling():
+        return self
+    else:
+        key = (cls, x.dtype, x.device)
+    known = signatures.MEMOS.get(key)
+    if known is None:
+        known = {each: getattr(self, each) for each in _REMEMBERED}
+        signatures.MEMOS[key] = known | {"_signature": signatures.signature(self)}
+    memos.update(known)
     return self
 
 

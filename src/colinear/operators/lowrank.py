@@ -8,7 +8,7 @@ from ..backends import Array, adjoint, inner_products, namespace_of, positive_or
 from ..errors import ShapeError
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
 from .base import LinearOperator
-from .context import as_array, as_arrays, broadcast_batches, kind_of, spread
+from .context import as_array, as_arrays, broadcast_batches, kind_of, of_array, spread
 from .tree import Shape, conjugate_leaves, memo
 
 # Low-rank matrices, U core V^H, kept as their factors.
@@ -46,7 +46,8 @@ class LowRank(LinearOperator):
 
     def __new__(cls, U: Any, V: Any = None, core: Any = None) -> Any:
         if V is None and core is None and (U := as_array(U, "LowRank")).ndim >= 2:
-            return cls._of(U, None, None)
+            shape = (*U.shape[:-1], U.shape[-2])
+            return of_array(cls, "U", U, shape, V=None, core=None)
         given = {"U": U, "V": None if V is U else V, "core": core}
         given = {name: factor for name, factor in given.items() if factor is not None}
         arrays = dict(zip(given, as_arrays("LowRank", *given.values())))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array, namespace_of
-from ..dispatch.calls import NotLent, is_own, may_lend
+from ..dispatch.calls import NotLent, may_lend
 from ..errors import ColinearError, ConvergenceError
 from ..info import Info, state
 from . import convert
@@ -97,14 +97,14 @@ def by_numpy(
 ) -> Any:
     """`f(A, arguments, *options)` of another framework's arrays, computed by NumPy;
     `NotImplemented` where they cannot be lent."""
-    if not may_lend() or A.__dict__.get("_twin", A) is None:
+    xp = A.xp
+    if A._is_elementwise and not xp.is_functional:  # an operation or two, which torch does as soon
         return NotImplemented
-    first = A
-    while first.operands:
-        first = first.operands[0]
-    if not A.xp.may_lend(A, getattr(first, first._fields[0]) if first._fields else None):
+    if not (may_lend() and xp.may_lend(A._context.dtype)) or A.__dict__.get("_twin", A) is None:
         return NotImplemented
     loan = _Loan(A)
+    if not (loan.is_kept or loan.begin(A)):
+        return NotImplemented
     try:
         twin, others = loan.operator(A), tuple([loan.argument(x) for x in arguments])
         state.is_lent = True  # let no code of the user's run meanwhile
@@ -129,7 +129,7 @@ class _Loan:
     def __init__(self, A: LinearOperator) -> None:
         self.xp = xp = A.xp
         _, self.dtype, self.home = A._context
-        self.place = Context("numpy", xp.host_dtype(self.dtype), "cpu")
+        self.known = known_in(Context("numpy", xp.host_dtype(self.dtype), "cpu"))
         # None where JAX puts new arrays by itself, so that these may still be moved
         self.device = None if self.home == xp.usual_device() else self.home
         self.is_kept = xp.is_functional  # whether A keeps its twin, as no one can change its arrays
@@ -139,14 +139,23 @@ class _Loan:
 
     # ---------------------------------------------------------------- to NumPy
 
+    def begin(self, A: LinearOperator) -> bool:
+        """Lend the first array of A; return whether that can be done: sooner known than by an
+        exception."""
+        while A.operands:
+            A = A.operands[0]
+        first = getattr(A, A._fields[0]) if A._fields else None
+        return namespace_of(first) is not self.xp or self.lend(first)
+
     def operator(self, A: LinearOperator) -> LinearOperator:
         """A with NumPy's arrays."""
-        if A.is_neutral:
+        if A._context.backend is None:
             return A
         if not self.is_kept:
-            if id(A) not in self._copies:
-                self._copies[id(A)] = A, self._twin(A)
-            return self._copies[id(A)][1]
+            copy = self._copies.get(id(A))
+            if copy is None:
+                copy = self._copies[id(A)] = A, self._twin(A)
+            return copy[1]
         known = A.__dict__
         if "_twin" not in known:
             known["_twin"] = None  # until it is known better
@@ -156,18 +165,20 @@ class _Loan:
         return known["_twin"]
 
     def _twin(self, A: LinearOperator) -> LinearOperator:
-        if not is_own(type(A)):
+        if not A._is_own:
             raise NotLent
         twin, known = object.__new__(type(A)), A.__dict__
         memos = twin.__dict__
-        memos.update(known_in(self.place))
-        dynamic = A._dynamic
+        memos.update(self.known)
+        dynamic, usual = A._dynamic, self.xp.array_types
         for name in A._fields:
             value = known[name]
-            if name in dynamic:
+            if type(value) in usual:
+                value = self._array(value)
+            elif name in dynamic:
                 value = map_parts(value, self.operator, self._array)
             elif isinstance(value, Context):
-                value = value if value.backend is None else self.place
+                value = value if value.backend is None else self.known["_context"]
             elif not _is_plain(value):
                 raise NotLent
             memos[name] = value
@@ -189,24 +200,26 @@ class _Loan:
                 raise NotLent  # but for NumPy's, which all of JAX takes
             self.is_shared = True
             return x
-        known = self._copies.get(id(x))
-        if known is None:
-            values = xp.lend(x, self.dtype, self.home)
-            if values is None:
-                raise NotLent
-            known = self._copies[id(x)] = x, values  # x is kept, or another might get its id
-        return known[1]
+        if id(x) not in self._copies and not self.lend(x):
+            raise NotLent
+        return self._copies[id(x)][1]
+
+    def lend(self, x: Array) -> bool:
+        """Lend an array of the framework; return whether that can be done."""
+        values = self.xp.lend(x, self.dtype, self.home)
+        self._copies[id(x)] = x, values  # x is kept, or another might get its id
+        return values is not None
 
     def argument(self, x: Any) -> Any:
         """An argument with NumPy's arrays."""
         if x is None or type(x) in (bool, int, float, str):
             return x
+        if namespace_of(x) is not None:
+            return self._array(x)
         if isinstance(x, LinearOperator):
             if not x.is_neutral and x._context[::2] != (self.xp.name, self.home):
                 raise NotLent
             return self.operator(x)
-        if namespace_of(x) is not None:
-            return self._array(x)
         if isinstance(x, (tuple, list)):
             return type(x)([self.argument(item) for item in x])
         if callable(x):
@@ -236,10 +249,10 @@ class _Loan:
 
     def returned(self, x: Any) -> Any:
         """A result with the framework's arrays."""
-        if isinstance(x, LinearOperator):
-            return self._returned_operator(x)
         if isinstance(x, (np.ndarray, np.generic)):
             return self._returned_array(x)
+        if isinstance(x, LinearOperator):
+            return self._returned_operator(x)
         if isinstance(x, Info):
             names = ("converged", "residual", "error", "history", "children")
             return x.replace(**{name: self.returned(getattr(x, name)) for name in names})
@@ -276,10 +289,11 @@ class _Loan:
     def _returned_array(self, x: Any) -> Any:
         if not isinstance(x, (np.ndarray, np.generic)):
             return x
-        if id(x) not in self._copies:
+        copy = self._copies.get(id(x))
+        if copy is None:
             make = self.xp.asarray if self.is_shared else self.xp.adopt
-            self._copies[id(x)] = x, make(np.asarray(x), device=self.device)
-        return self._copies[id(x)][1]
+            copy = self._copies[id(x)] = x, make(np.asarray(x), device=self.device)
+        return copy[1]
 
 
 def _is_plain(value: Any) -> bool:

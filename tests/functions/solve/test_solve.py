@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 from unittest import mock
@@ -516,3 +517,53 @@ def test_compiled_small_solves_say_what_is_wrong(make):
     assert program(A, np.abs(d) + 1, b) == 0
     assert program(A, np.abs(d) + 1, np.full(n, np.nan)) == int(Status.NONFINITE)
     assert program(0 * A, 0 * d, b) >= int(Status.SINGULAR)
+
+
+SMALL_CALLS = {  # frames of Python, in colinear alone, of a small problem that is built and solved
+    "numpy diagonal": 18,
+    "numpy dense": 26,
+    "torch diagonal": 24,
+    "torch dense": 56,
+}
+
+
+@pytest.mark.parametrize("name", SMALL_CALLS)
+def test_a_small_problem_takes_few_frames(name, monkeypatch):
+    monkeypatch.setattr("colinear.dispatch.calls.LENDERS", frozenset({"jax", "torch"}))
+    framework, family = name.split()
+    put = np.asarray if framework == "numpy" else pytest.importorskip("torch").asarray
+    A = put(np.array([[4.0, 1.0], [2.0, 3.0]]))
+    A, b = (A[0] if family == "diagonal" else A), put(np.ones(2))
+    build = co.Diagonal if family == "diagonal" else co.Dense
+    count = 0
+
+    def count_ours(frame, event, _):
+        nonlocal count
+        count += event == "call" and "colinear" in frame.f_code.co_filename
+
+    for profile in (None, count_ours):  # what is found once is there the second time
+        sys.setprofile(profile)
+        try:
+            co.solve(build(A), b)
+        finally:
+            sys.setprofile(None)
+    assert count <= SMALL_CALLS[name]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
+@pytest.mark.parametrize("spoil", ["singular", "nearly", "nan", "inf", "nan in b"])
+def test_a_small_matrix_that_is_factored_at_once_is_judged_all_the_same(dtype, spoil):
+    rng = np.random.default_rng(3)
+    A, b = rng.normal(size=(4, 4)).astype(dtype), np.ones(4, dtype)
+    if spoil in ("singular", "nearly"):
+        A[3] = A[0] + A[1]
+        A[3, 3] += np.finfo(dtype).eps if spoil == "nearly" else 0
+    elif spoil == "nan in b":
+        b[1] = np.nan
+    else:
+        A[1, 2] = float(spoil)
+    with pytest.warns(ConvergenceWarning):
+        co.solve(A, b)
+    if spoil != "nan in b":
+        with pytest.warns(ConvergenceWarning):
+            co.inv(A)

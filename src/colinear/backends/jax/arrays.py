@@ -140,7 +140,7 @@ def to_numpy(x: Any) -> np.ndarray:
 HOST_DTYPES = frozenset(map(np.dtype, LENT_DTYPES))
 
 
-def may_lend(A: Any, part: Any) -> builtins.bool:
+def may_lend(dtype: Any) -> builtins.bool:
     """Whether NumPy may compute for JAX: what is traced is told by the arrays themselves."""
     return True
 

@@ -56,9 +56,10 @@ def cholesky(A: Array) -> tuple[Array, Array]:
         # conj(A), so L = U^T.
         U, failure = _lapack("potrf", A.dtype.char)(A.T, lower=0, clean=1)
         L = U.T
-        if failure:
+        if failure or not np.isfinite(L.trace()):  # OpenBLAS lets NaN through
             return np.full_like(L, np.nan), np.False_
-    ok: Any = np.isfinite(np.diagonal(L, 0, -2, -1)).all(-1)  # OpenBLAS lets NaN through
+        return L, np.True_
+    ok: Any = np.isfinite(np.diagonal(L, 0, -2, -1)).all(-1)
     return (L if ok.all() else np.where(ok[..., None, None], L, np.nan).astype(A.dtype)), ok
 
 
@@ -186,10 +187,12 @@ def solves(A: Array, X: Array, B: Array, tol: float, limit: float) -> bool:
 def are_below(R: Array, B: Array, tol: float) -> bool:
     """Whether |r| <= tol |b| for each of few columns, of one dtype that BLAS has; false too where
     tol |b| is so small or so large that it means nothing."""
-    norm, (n, k), r, b = _norm_and_product(B.dtype.char)[0], B.shape, R.ravel(), B.ravel()
-    for j in range(k):  # every k-th number from the j-th on
+    norm, (n, k), b = _norm_and_product(B.dtype.char)[0], B.shape, B.ravel()
+    # the j-th column is every k-th number from the j-th on, or n of those stored by columns
+    r, start, step = (R.ravel("K"), n, 1) if R.flags.f_contiguous else (R.ravel(), 1, k)
+    for j in range(k):
         size = tol * norm(b, n, j, k)
-        if not (norm(r, n, j, k) <= size and 1e-15 < size < 1e15):
+        if not (norm(r, n, j * start, step) <= size and 1e-15 < size < 1e15):
             return False
     return True
 

@@ -169,6 +169,16 @@ def device_of(x: Any) -> torch.device:
     return x.device
 
 
+def is_beside(x: Any, context: Any) -> builtins.bool:
+    """Whether x is a tensor of this dtype and on this device, and not a sparse one."""
+    return (
+        type(x) is torch.Tensor
+        and x.dtype is context.dtype
+        and not (x.is_sparse or x.is_sparse_csr)
+        and x.device == context.device
+    )
+
+
 def to_device(x: Any, device: Any) -> torch.Tensor:
     return x if device is None else x.to(device)
 
@@ -187,18 +197,16 @@ HOST_DTYPES = {getattr(torch, name): np.dtype(name) for name in LENT_DTYPES}
 LENT_ENTRIES = 2**14  # of a tensor that NumPy computes with: for larger ones torch is as fast
 
 
-def may_lend(A: Any, part: Any) -> builtins.bool:
-    """Whether NumPy may compute for torch, and is faster: no mode and no transformation sees what
-    is done, which is more than an operation or two, and this part of A can be lent."""
+def may_lend(dtype: Any) -> builtins.bool:
+    """Whether NumPy may compute for torch in this dtype: no mode and no transformation sees what is
+    done."""
     return not (
-        A._is_elementwise
-        or A._context.dtype not in HOST_DTYPES
+        dtype not in HOST_DTYPES
         or torch._C._len_torch_dispatch_stack()
         or torch._C._len_torch_function_stack()
         or _functorch.peek_interpreter_stack() is not None
         or forward_ad._current_level >= 0
         or torch._C._get_tracing_state() is not None
-        or (isinstance(part, torch.Tensor) and lend(part, A._context.dtype, None) is None)
     )
 
 
@@ -238,7 +246,8 @@ def adopt(x: np.ndarray, device: Any) -> torch.Tensor:
 
 def _writeable(x: np.ndarray) -> np.ndarray:
     """x itself, or a copy where torch would warn that it is read-only, or refuse its strides."""
-    if x.flags.writeable and builtins.min(x.strides, default=0) >= 0:
+    flags = x.flags
+    if flags.writeable and (flags.forc or builtins.min(x.strides) >= 0):
         return x
     return x.copy()
 

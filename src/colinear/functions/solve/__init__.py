@@ -48,13 +48,13 @@ from .auto import (
 from .cost import Work, dense_work, sparse_work
 from .elimination import is_recorded_and_seen
 from .families import eliminate_sparse, inv_assembled, is_assembled, is_sparse_and_seen
-from .inverse import REFINEMENTS, are_small, column_norms, factorise, inv
+from .inverse import REFINEMENTS, are_small, column_norms, factor_at_once, factorise, inv, squares
 from .trials import SPARSE_TRIAL, TRIAL, attempt, products_to_try, solve_by_trial
 
 NEED = "a linear system"
 
 
-def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) -> Choice:
+def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) -> Any:
     """Solve A x = b.
 
     Parameters
@@ -91,10 +91,14 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
         return Choice(lambda: inv(A, method) @ b, "inverse", why="X = A^-1 B")
     A = placed_beside(A, b) if A._context.backend is None else A
     system = System.of(A, b, method)
-    if _is_tried_first(system):
-        fill: Callable[[], Work] = partial(sparse_work, A)  # type: ignore[arg-type]
+    if isinstance(A, Sparse) and _is_tried_first(system):
+        fill: Callable[[], Work] = partial(sparse_work, A)
         return attempt(A, fill, TRIAL, lambda: _by_trial(system, None, TRIAL, fill), lambda: b)
     found = inv.find(A, (method,))
+    if found.is_base and method is None:
+        at_once = factor_at_once(A, system.B)
+        if at_once is not None:
+            return system.answer(at_once[2][:, :-1])
     trial = None if isinstance(A, Dense) else _trial(system, found)  # whose matrix is there
     if trial is not None:
         work, most = trial
@@ -330,7 +334,7 @@ def _improved(
 def _is_tried_first(s: System) -> bool:
     """Whether some steps of CG cost less than to see how a large sparse matrix would fill in."""
     A = s.A
-    if not isinstance(A, Sparse) or A.shape[-1] < SPARSE_TRIAL or not is_automatic(s.method):
+    if A.shape[-1] < SPARSE_TRIAL or not is_automatic(s.method):
         return False
     is_tried = is_sparse_and_seen(A) and can_be_watched(A, s.B)
     return is_tried and as_sum_of_lines(A) is None
@@ -412,6 +416,12 @@ def _as_one_run(inverse: LinearOperator, tol: float, x0: Array | None) -> Linear
 
 def relative_residual(xp: Any, R: Array, B: Array) -> Array:
     """|r| / |b| for each column; a right side of zero counts as one of size 1."""
+    if xp.is_traced(R):  # one scale for both, by which squares do not vanish: fewer kernels
+        R, B = xp.stop_gradient(R), xp.stop_gradient(B)
+        largest = xp.max(xp.abs(B), axis=-2, keepdims=True)
+        scale = xp.where((largest > 0) & (largest < float("inf")), largest, 1)
+        r, b = squares(xp, R / scale), squares(xp, B / scale)
+        return xp.sqrt(r / xp.where(b == 0, 1, b))
     size = column_norms(xp, B)
     return column_norms(xp, R) / xp.where(size == 0, 1, size)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -299,15 +298,18 @@ from .. import diagonal
 # Inverses that are not judged, because the residual of a solve with them will be.
 
 
-@contextlib.contextmanager
-def leave_to_residual() -> Iterator[list[LinearOperator]]:
+class leave_to_residual:
     """Leave out judgements by vectors, and list the operators of which that is true: the caller
     looks at a residual."""
-    outer, state.left_out = state.left_out, []
-    try:
-        yield state.left_out
-    finally:
-        state.left_out = outer
+
+    __slots__ = ("outer",)
+
+    def __enter__(self) -> list[LinearOperator]:
+        self.outer, state.left_out = state.left_out, []
+        return state.left_out
+
+    def __exit__(self, *_: Any) -> None:
+        state.left_out = self.outer
 
 
 def is_left_to_residual(A: LinearOperator) -> bool:

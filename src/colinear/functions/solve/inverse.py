@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...backends import Array, get
 from ...backends.numpy.linalg import lu_factor_and_solve, solves
 from ...dispatch import Choice, Cost, function, perform
@@ -33,7 +35,7 @@ from ...factors.runs import multiplies_by_iteration
 from ...info import Info, is_detailed, report, state
 from ...methods import LDL, LU, QR, Auto, Cholesky, Method, fitting
 from ...methods.base import AUTO
-from ...operators import LinearOperator, ScaledIdentity
+from ...operators import Dense, LinearOperator, ScaledIdentity
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
 from ...status import Status, first_failure, is_unseen, take_for_granted
 from ..common import (
@@ -262,6 +264,31 @@ def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[st
     return Solution(factor, X)
 
 
+SMALL_AT_ONCE = 128  # rows of a matrix that is factored before a choice is written down
+
+
+def factor_at_once(A: LinearOperator, B: Array | None) -> tuple[Array, Array, Array] | None:
+    """L and U, the row swaps, and X of A X = B with one more column, for a small matrix of NumPy's of
+    which nothing is known, where X is plainly right and no more is asked for; None elsewhere, where
+    the chain of factorisations does better or says what is wrong."""
+    current, matrix = state.current, A.A if type(A) is Dense else None
+    if type(matrix) is not np.ndarray or A.properties or matrix.ndim > 2:
+        return None
+    if current is None or current.is_detailed or current.planner:
+        return None
+    xp, n, dtype = A.xp, len(matrix), matrix.dtype
+    if not 0 < n <= SMALL_AT_ONCE or dtype.itemsize == 2:  # LAPACK has no half precision
+        return None
+    sides, eps = probe(xp, n, dtype, "cpu"), xp.eps(dtype)
+    if B is not None:
+        if B.ndim > 2 or B.shape[1] >= FEW or B.dtype is not dtype:
+            return None
+        sides = np.concatenate((B, sides), axis=1)
+    LU, pivots, X = lu_factor_and_solve(matrix, sides)
+    is_right = solves(matrix, X, sides, math.sqrt(eps), MARGIN * n * eps)
+    return (LU, pivots, X) if is_right else None
+
+
 SMALL_ON_HOST = 4096  # entries of a matrix that NumPy factors before a framework has begun
 
 
@@ -342,7 +369,7 @@ def _first_right(
 LARGEST_DENSE = 5000  # rows of a matrix that is still formed where a rule's own way fails
 
 
-def inverse(A: LinearOperator, method: Method | None = None) -> Choice:
+def inverse(A: LinearOperator, method: Method | None = None) -> Any:
     """The inverse of a square operator, as an operator that holds its factorisation.
 
     Parameters
@@ -372,6 +399,8 @@ def inverse(A: LinearOperator, method: Method | None = None) -> Choice:
     array([1., 1.])
     """
     check_square(A)
+    if method is None and (found := factor_at_once(A, None)) is not None:
+        return Inverse(A, LUFactor._of(*found[:2]))
     like = lambda: Inverse(A, identity_like(A))
     if is_iterative(method):
         return iterate(A, method, lambda: Inverse(A, iterated(A, method)), like)  # type: ignore[arg-type]

@@ -278,7 +278,7 @@ def capacitance_of_diagonal(low_rank: Any, D: Any, reciprocals: Array) -> Dense:
 
 def _plus_identity(inner: Array, is_positive: bool) -> Dense:
     xp = namespace_of(inner)
-    K = Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=xp.device_of(inner)))
+    K = Dense(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=xp.device_of(inner)))
     return K._claim(POSITIVE_SEMIDEFINITE) if is_positive else K
 
 
