@@ -47,6 +47,7 @@ from .context import (
 )
 from .protocols import Protocols
 from .tree import (
+    KINDS,
     TEST_HOOKS,
     Shape,
     Tree,
@@ -59,9 +60,6 @@ from .tree import (
     own_annotations,
     tell_watchers,
 )
-
-# What is remembered of an operator and no claim changes.
-KEPT_BY_CLAIMS = ("shape", "_context", "xp", "dtype", "is_complex", "_usual_dtype", "_dynamic")
 
 _FAMILIES: list[type[LinearOperator]] = []
 
@@ -158,7 +156,7 @@ class LinearOperator(Tree, Protocols):
         m, n = self.shape[-2:]
         known = CLOSED[not self.is_complex, m == n][known | mask]
         copy, own = object.__new__(type(self)), self.__dict__
-        for name in (*self._fields, *KEPT_BY_CLAIMS):
+        for name in (*self._fields, *KINDS):
             if name in own:
                 copy.__dict__[name] = own[name]
         copy.__dict__.update(_claims=self._claims | mask, properties=known)
@@ -183,6 +181,8 @@ class LinearOperator(Tree, Protocols):
         """Framework, dtype and device, found once from the leaves (from the operands, in
         composed operators)."""
         fields = self._fields
+        if len(fields) > 1 and "context" not in fields and not self.operands:
+            fields = self._dynamic
         if len(fields) == 1:  # tiny problems notice how long the rest takes
             only = getattr(self, fields[0])
             if type(only) is np.ndarray and only.dtype in NUMPY_PLACES:

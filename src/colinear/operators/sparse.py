@@ -178,7 +178,7 @@ class Sparse(LinearOperator):
             raise ShapeError(f"Sparse: {data.shape[-1]} values for {structure.nnz} places.")
         return cls._of(data, structure)
 
-    @property
+    @memo
     def shape(self) -> Shape:
         return (*self.data.shape[:-1], *self.structure.shape)
 

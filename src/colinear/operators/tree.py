@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
+import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,6 +26,9 @@ Map = Callable[[Any], Any]
 # Watchers of the testing tools: `multiplied(A, columns)` and `materialised(A)` of each are called.
 # Empty in normal use.
 TEST_HOOKS: list[Any] = []
+
+# What is remembered of an operator that follows from the shapes, dtypes and devices of its arrays.
+KINDS = ("shape", "_context", "xp", "dtype", "is_complex", "_usual_dtype", "_dynamic")
 
 
 def _walk(to_children: Callable[[], Any]) -> Any:
@@ -408,7 +413,7 @@ class Tree:
         for name in self._fields:
             value = getattr(self, name)
             is_leaf = name in self._scalars and isinstance(value, (int, float, complex))
-            if is_leaf or is_data(value):
+            if is_leaf or hasattr(type(value), "_matmat") or (value is not None and is_data(value)):
                 found.append(name)
         return tuple(found)
 
@@ -447,10 +452,14 @@ class Tree:
     def with_arrays(self, arrays: Sequence[Array]) -> Any:
         """The same operator with these in place of its `arrays()`, in their order."""
         own = self.arrays()
-        if all(mine is given for mine, given in zip(own, arrays, strict=True)):
+        if all(itertools.starmap(operator.is_, zip(own, arrays, strict=True))):
             return self  # the very same, which its counters know
-        given = iter(arrays)
-        return self._map(lambda leaf: leaf if namespace_of(leaf) is None else next(given))
+        given, kept = iter(arrays), KINDS
+        for old, new in zip(own, arrays):
+            is_alike = type(new) is type(old) and new.dtype == old.dtype and new.shape == old.shape
+            if not is_alike or getattr(new, "device", None) != getattr(old, "device", None):
+                kept = ()
+        return self._map(lambda leaf: leaf if namespace_of(leaf) is None else next(given), kept)
 
     def detach(self) -> Any:
         """The same operator, whose arrays are constants to derivatives; what was one array stays
@@ -464,11 +473,25 @@ class Tree:
                 fixed[id(leaf)] = xp.stop_gradient(leaf)
             return fixed[id(leaf)]
 
-        return self._map(fix)
+        return self._map(fix, (*KINDS, "properties", "_signature"))
 
-    def _map(self, f: Map) -> Any:
-        """The same tree with `f` applied to each leaf."""
-        return self._replace(**{name: map_arrays(f, getattr(self, name)) for name in self._dynamic})
+    def _map(self, f: Map, kept: tuple[str, ...] = ()) -> Any:
+        """The same tree with `f` applied to each leaf. What is remembered of these names is
+        kept."""
+        changes = {}
+        for name in self._dynamic:
+            value = getattr(self, name)
+            if isinstance(value, Tree):
+                changes[name] = value._map(f, kept)
+            elif isinstance(value, (tuple, list, dict)):
+                changes[name] = map_arrays(f, value)
+            else:
+                changes[name] = f(value)
+        copy, own = self._replace(**changes), self.__dict__
+        for name in kept:
+            if name in own:
+                copy.__dict__[name] = own[name]
+        return copy
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self)._unflatten, self._flatten()[::-1]

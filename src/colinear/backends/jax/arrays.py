@@ -50,18 +50,16 @@ def dtype_name(dtype: Any) -> str:
     return jnp.dtype(dtype).name
 
 
-def _dtype(x: Any) -> Any:
-    return x.dtype if hasattr(x, "dtype") else jnp.result_type(x)
-
-
 def is_complex(x: Any) -> builtins.bool:
     """Whether an array or dtype is complex."""
-    return jnp.issubdtype(_dtype(x), jnp.complexfloating)
+    dtype = x.dtype if hasattr(x, "dtype") else jnp.result_type(x)
+    return jnp.issubdtype(dtype, jnp.complexfloating)
 
 
 def is_floating(x: Any) -> builtins.bool:
     """Whether an array or dtype is real or complex floating, not integer or boolean."""
-    return jnp.issubdtype(_dtype(x), jnp.inexact)
+    dtype = x.dtype if hasattr(x, "dtype") else jnp.result_type(x)
+    return jnp.issubdtype(dtype, jnp.inexact)
 
 
 def real_dtype(dtype: Any) -> Any:
