@@ -36,7 +36,7 @@ def multiplies_by_iteration(A: LinearOperator) -> bool:
         if isinstance(node, LinearOperator):
             if node._product_is_a_run:
                 return True
-            waiting.extend(getattr(node, name) for name in node._dynamic)
+            waiting.extend([getattr(node, name) for name in node._dynamic])
         elif isinstance(node, tuple):
             waiting.extend(node)
     return False
@@ -56,7 +56,8 @@ def check_inner_failures(
     Costs one product where A multiplies by iterations, or where a report of the loop was a failure
     (a preconditioner's does no harm).
     """
-    if not multiplies_by_iteration(A) and not any(_is_failure(each._status) for each in dropped):
+    is_told = any([_is_failure(each._status) for each in dropped]) if dropped else False
+    if not is_told and not multiplies_by_iteration(A):
         return info
     with recording() as reports:
         A @ X
@@ -182,7 +183,7 @@ def _call(key: tuple[Any, ...], objects: Sequence[Any]) -> tuple[Any, ...]:
 
     def run(arrays: Sequence[Array]) -> list[Array]:
         inverse, B = both(arrays)
-        xp, outcome = namespace_of(B), iterated.outcome_of(inverse, watch, tol, B)
+        xp, outcome = namespace_of(B), iterated.outcome_of(inverse, watch, tol, (B,))
         if warns:
             has_preconditioner = inverse.preconditioner is not None
             deliver(described(xp, outcome, inverse.method, watch, has_preconditioner), "warn")

@@ -152,7 +152,7 @@ class Solve:
         self.wide = (..., None) if B.ndim == 1 else (..., None, slice(None))
         self.axis, self.eps = max(-2, -B.ndim), xp.eps(B.dtype)
         if xp.is_functional:
-            self.B, self.size, self.scale = normalised(xp, B, self.axis, self.wide)
+            self.B, self.size, self.scale = normalised(xp, B, self.axis, self.wide, self.eps)
         else:
             sizes = column_norms(xp, B)
             scales = positive_or_one(xp, sizes)
@@ -369,26 +369,27 @@ def described(
     """An outcome as an Info, with a word on what went wrong and when. `n` is the number of
     unknowns, if it is known."""
     status, residual, history = outcome.status, outcome.residual, outcome.history
+    statuses, matvecs = status_of(status), outcome.matvecs
     if watch.vector and history is not None:
         history = history[..., 0]
     if xp.is_traced(status):
-        worst: Any = xp.max(status_of(status))
+        worst: Any = xp.max(statuses)
         iterations: Any = xp.max(outcome.iterations)
         message = ""
     else:
         codes = xp.to_numpy(status)
-        worst = Status(int(status_of(codes).max(initial=0)))
+        worst = Status(int(xp.to_numpy(statuses).max(initial=0)))
         iterations = 0 if 0 in status.shape else int(xp.max(outcome.iterations))
+        if namespace_of(matvecs) is not None and not xp.is_traced(matvecs):
+            matvecs = int(matvecs)
         message = _message(codes, xp.to_numpy(outcome.iterations), method, preconditioned)
         if not message and worst.is_failure and n:
             message = method.advice(worst, float(xp.max(residual)), xp.eps(residual.dtype), n)
         if history is not None:
             history = history[: iterations + 1]
-    matvecs = outcome.matvecs
-    matvecs = matvecs if namespace_of(matvecs) is None or xp.is_traced(matvecs) else int(matvecs)
     return Info(
         worst,
-        converged=status_of(status) < int(Status.STOPPED),
+        converged=statuses < int(Status.STOPPED),
         iterations=iterations,
         matvecs=matvecs,
         residual=residual,

@@ -184,7 +184,8 @@ class Columns:
 
     def dot(self, x: Array, y: Array) -> Array:
         """The real part of x^H y."""
-        return self.xp.real(self.inner(x, y))
+        inner = self._inner(x, y) if self._inner else self.xp.vecdot(x, y, axis=self._axis)
+        return self.xp.real(inner)
 
     def norm(self, x: Array) -> Array:
         """|x|."""
@@ -459,7 +460,7 @@ def column_norms(xp: Any, X: Array) -> Array:
     return xp.vector_norm(X, axis=max(-2, -X.ndim))
 
 
-def normalised(xp: Any, B: Array, axis: int, wide: Any) -> tuple[Array, Array, Array]:
+def normalised(xp: Any, B: Array, axis: int, wide: Any, eps: float) -> tuple[Array, ...]:
     """b / |b| for each column b; the norm of that, which is 1, or 0, or not finite; and |b|, or 1
     for zero, as a factor of B (`wide`).
 
@@ -467,7 +468,7 @@ def normalised(xp: Any, B: Array, axis: int, wide: Any) -> tuple[Array, Array, A
     recurrence has. The second is of b times a power of two where the squares of the first vanish
     or overflow. (An infinite |b| is infinite in the second result: of b / |b| XLA may say 0.)
     """
-    power = 2.0**80 if xp.eps(B.dtype) > 1e-10 else 2.0**640  # 5/8 of the range of exponents
+    power = 2.0**80 if eps > 1e-10 else 2.0**640  # 5/8 of the range of exponents
     square = xp.real(xp.vecdot(B, B, axis=axis))
     is_small, is_large = square < 1 / power, square == math.inf
     B = B * xp.where(is_small, power, xp.where(is_large, 1 / power, 1.0))[wide]

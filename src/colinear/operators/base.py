@@ -24,7 +24,7 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array, namespace_of
-from ..dispatch import calls
+from ..dispatch import calls, signatures
 from ..dispatch.patterns import Pattern
 from ..errors import ShapeError
 from ..properties import CLOSED, SELF_ADJOINT, SYMMETRIC
@@ -190,7 +190,7 @@ class LinearOperator(Tree, Protocols):
                 return place["_context"]
             xp = namespace_of(only)
             if xp is not None and xp.is_floating(only):
-                if not xp.is_compiling():
+                if signatures.is_compiling is None or not signatures.is_compiling():
                     self.__dict__.update(xp=xp, dtype=only.dtype)  # found on the way
                 return Context(xp.name, only.dtype, xp.device_of(only))
         told = getattr(self, "context", None)
@@ -414,15 +414,16 @@ class LinearOperator(Tree, Protocols):
                 return convert.as_operator(x)
             x = as_array(x, "@", xp=self.xp)
             xp = self.xp
-        if not self.is_neutral:
+        is_neutral = self._context.backend is None
+        if not is_neutral:
             if xp is not self.xp:
                 check_dtype("@", x.dtype)
                 x, xp = from_numpy("@", self.xp, x), self.xp
             else:
-                check_device("@", self.device, xp.device_of(x))
+                check_device("@", self._context.device, xp.device_of(x))
         if xp.is_floating(x):
             return x
-        return as_array(x, "@", dtype=None if self.is_neutral else xp.result_type(self.dtype))
+        return as_array(x, "@", dtype=None if is_neutral else xp.result_type(self.dtype))
 
     # ------------------------------------------------------------------ images and the matrix
 

@@ -412,8 +412,11 @@ class Tree:
         found = []
         for name in self._fields:
             value = getattr(self, name)
-            is_leaf = name in self._scalars and isinstance(value, (int, float, complex))
-            if is_leaf or hasattr(type(value), "_matmat") or (value is not None and is_data(value)):
+            if value is None or isinstance(value, (int, float, complex)):
+                is_leaf = name in self._scalars and value is not None
+            else:
+                is_leaf = hasattr(type(value), "_matmat") or is_data(value)
+            if is_leaf:
                 found.append(name)
         return tuple(found)
 
@@ -454,12 +457,12 @@ class Tree:
         own = self.arrays()
         if all(itertools.starmap(operator.is_, zip(own, arrays, strict=True))):
             return self  # the very same, which its counters know
-        given, kept = iter(arrays), KINDS
+        given, replaced, kept = iter(arrays), set(map(id, own)), KINDS
         for old, new in zip(own, arrays):
             is_alike = type(new) is type(old) and new.dtype == old.dtype and new.shape == old.shape
             if not is_alike or getattr(new, "device", None) != getattr(old, "device", None):
                 kept = ()
-        return self._map(lambda leaf: leaf if namespace_of(leaf) is None else next(given), kept)
+        return self._map(lambda leaf: next(given) if id(leaf) in replaced else leaf, kept)
 
     def detach(self) -> Any:
         """The same operator, whose arrays are constants to derivatives; what was one array stays
@@ -478,19 +481,21 @@ class Tree:
     def _map(self, f: Map, kept: tuple[str, ...] = ()) -> Any:
         """The same tree with `f` applied to each leaf. What is remembered of these names is
         kept."""
-        changes = {}
-        for name in self._dynamic:
+        copy, dynamic = object.__new__(type(self)), self._dynamic
+        own, memos = self.__dict__, copy.__dict__
+        for name in self._fields:
             value = getattr(self, name)
-            if isinstance(value, Tree):
-                changes[name] = value._map(f, kept)
+            if name not in dynamic:
+                memos[name] = value
+            elif isinstance(value, Tree):
+                memos[name] = value._map(f, kept)
             elif isinstance(value, (tuple, list, dict)):
-                changes[name] = map_arrays(f, value)
+                memos[name] = map_arrays(f, value)
             else:
-                changes[name] = f(value)
-        copy, own = self._replace(**changes), self.__dict__
-        for name in kept:
+                memos[name] = f(value)
+        for name in ("_claims", *kept):
             if name in own:
-                copy.__dict__[name] = own[name]
+                memos[name] = own[name]
         return copy
 
     def __reduce__(self) -> tuple[Any, ...]:

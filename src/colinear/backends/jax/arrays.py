@@ -98,6 +98,8 @@ def adopt(x: np.ndarray, device: Any) -> jax.Array:
 
 
 def astype(x: Any, dtype: Any) -> jax.Array:
+    if x.dtype == dtype and not getattr(x, "weak_type", False):
+        return x
     dtype = dtype_from(dtype)
     if is_complex(x) and not is_complex(dtype):
         x = x.real  # JAX warns that it discards the imaginary part
@@ -139,8 +141,9 @@ HOST_DTYPES = frozenset(map(np.dtype, LENT_DTYPES))
 
 
 def may_lend(A: Any, part: Any) -> builtins.bool:
-    """Whether NumPy may compute for JAX: what is traced is told by the arrays themselves."""
-    return True
+    """Whether NumPy may compute for JAX, judged by one part of A: it has no value where it is
+    traced."""
+    return not isinstance(part, jax.core.Tracer)
 
 
 def lend(x: Any, dtype: Any, device: Any) -> np.ndarray | None:
@@ -216,7 +219,10 @@ def staged(x: Any) -> jax.Array:
 
 def is_differentiated(*arrays: Any) -> builtins.bool:
     """Whether derivatives of what is computed from these may be recorded."""
-    return builtins.any(isinstance(x, jax.core.Tracer) for x in arrays)
+    for x in arrays:
+        if isinstance(x, jax.core.Tracer):
+            return True
+    return False
 
 
 # arithmetic and products
