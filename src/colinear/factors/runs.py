@@ -56,8 +56,8 @@ def check_inner_failures(
     Costs one product where A multiplies by iterations, or where a report of the loop was a failure
     (a preconditioner's does no harm).
     """
-    is_told = any([_is_failure(each._status) for each in dropped]) if dropped else False
-    if not is_told and not multiplies_by_iteration(A):
+    has_failed = bool(dropped) and any(_is_failure(each._status) for each in dropped)
+    if not has_failed and not multiplies_by_iteration(A):
         return info
     with recording() as reports:
         A @ X

@@ -460,25 +460,6 @@ def column_norms(xp: Any, X: Array) -> Array:
     return xp.vector_norm(X, axis=max(-2, -X.ndim))
 
 
-def normalised(xp: Any, B: Array, axis: int, wide: Any, eps: float) -> tuple[Array, ...]:
-    """b / |b| for each column b; the norm of that, which is 1, or 0, or not finite; and |b|, or 1
-    for zero, as a factor of B (`wide`).
-
-    By two inner products, and not by the largest entry: XLA compiles them once for all that a
-    recurrence has. The second is of b times a power of two where the squares of the first vanish
-    or overflow. (An infinite |b| is infinite in the second result: of b / |b| XLA may say 0.)
-    """
-    power = 2.0**80 if eps > 1e-10 else 2.0**640  # 5/8 of the range of exponents
-    square = xp.real(xp.vecdot(B, B, axis=axis))
-    is_small, is_large = square < 1 / power, square == math.inf
-    B = B * xp.where(is_small, power, xp.where(is_large, 1 / power, 1.0))[wide]
-    size = xp.sqrt(xp.real(xp.vecdot(B, B, axis=axis)))
-    divisor = xp.where(size > 0, size, 1.0)
-    scale = divisor * xp.where(is_small, 1 / power, xp.where(is_large, power, 1.0))
-    size = xp.where((size > 0) & (scale < math.inf), 1.0, size * scale)
-    return B / divisor[wide], size, scale[wide]
-
-
 def divide(xp: Any, a: Any, b: Array) -> Array:
     """a / b, and 0 where b is 0."""
     is_zero = b == 0

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import itertools
-import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -162,11 +160,9 @@ def inside_out(A: Any) -> Iterator[Any]:
             waiting.extend((part, False) for part in reversed(inside) if isinstance(part, Tree))
 
 
-# A property that is computed once per operator.
-#
-# Like `functools.cached_property`, but without the lock that Python 3.11's takes (torch.compile
-# cannot trace it) and with `object.__setattr__`, since operators are frozen. What is remembered is
-# not a field: pytrees, pickles and copies drop it.
+# A property that is computed once per operator: like `functools.cached_property`, but without the
+# lock that Python 3.11's takes (torch.compile cannot trace it) and with `object.__setattr__`, since
+# operators are frozen. What is remembered is not a field: pytrees, pickles and copies drop it.
 
 
 if TYPE_CHECKING:
@@ -248,9 +244,9 @@ def bytes_in(value: Any) -> int:
     return 0 if value is None else int(getattr(value, "nbytes", 8))
 
 
-def map_arrays(f: Map, value: Any) -> Any:
+def map_arrays(f: Map, value: Any, kept: tuple[str, ...] = ()) -> Any:
     """The same nest of tuples, dicts and operators with `f` applied to each array."""
-    return map_parts(value, lambda A: A._map(f), f)
+    return map_parts(value, lambda A: A._map(f, kept), f)
 
 
 def map_parts(value: Any, on_operator: Map, on_leaf: Map) -> Any:
@@ -455,14 +451,14 @@ class Tree:
     def with_arrays(self, arrays: Sequence[Array]) -> Any:
         """The same operator with these in place of its `arrays()`, in their order."""
         own = self.arrays()
-        if all(itertools.starmap(operator.is_, zip(own, arrays, strict=True))):
+        given, replaced, is_alike = iter(arrays), set(map(id, own)), True
+        if [*map(id, own)] == [*map(id, arrays)]:
             return self  # the very same, which its counters know
-        given, replaced, kept = iter(arrays), set(map(id, own)), KINDS
-        for old, new in zip(own, arrays):
-            is_alike = type(new) is type(old) and new.dtype == old.dtype and new.shape == old.shape
-            if not is_alike or getattr(new, "device", None) != getattr(old, "device", None):
-                kept = ()
-        return self._map(lambda leaf: next(given) if id(leaf) in replaced else leaf, kept)
+        for old, new in zip(own, arrays, strict=True):
+            is_alike &= type(new) is type(old) and new.dtype == old.dtype and new.shape == old.shape
+            is_alike &= getattr(new, "device", None) == getattr(old, "device", None)
+        place = lambda leaf: next(given) if id(leaf) in replaced else leaf
+        return self._map(place, KINDS if is_alike else ())
 
     def detach(self) -> Any:
         """The same operator, whose arrays are constants to derivatives; what was one array stays
@@ -489,10 +485,9 @@ class Tree:
                 memos[name] = value
             elif isinstance(value, Tree):
                 memos[name] = value._map(f, kept)
-            elif isinstance(value, (tuple, list, dict)):
-                memos[name] = map_arrays(f, value)
             else:
-                memos[name] = f(value)
+                is_nest = isinstance(value, (tuple, list, dict))
+                memos[name] = map_arrays(f, value, kept) if is_nest else f(value)
         for name in ("_claims", *kept):
             if name in own:
                 memos[name] = own[name]
