@@ -353,7 +353,7 @@ def summarise(
     """
     own = [info for info in reports if not info.function]
     whole = own[0] if len(own) == 1 else None
-    parts = tuple([info for info in reports if info is not whole])
+    parts = () if whole and len(reports) == 1 else tuple(i for i in reports if i is not whole)
     # what a rule passes on to one part keeps that part's figures
     only = whole or (parts[0] if len(parts) == 1 else None)
     if only:

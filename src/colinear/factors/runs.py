@@ -36,7 +36,8 @@ def multiplies_by_iteration(A: LinearOperator) -> bool:
         if isinstance(node, LinearOperator):
             if node._product_is_a_run:
                 return True
-            waiting.extend([getattr(node, name) for name in node._dynamic])
+            for name in node._dynamic:
+                waiting.append(getattr(node, name))
         elif isinstance(node, tuple):
             waiting.extend(node)
     return False

@@ -326,9 +326,6 @@ def index_or_array(values: Any, what: str) -> Any:
     return Index(host)
 
 
-# --------------------------------------------------------------------------------------------------
-
-
 def directional(A: Any, f: Map, tangents: Sequence[Any]) -> tuple[Any, Any]:
     """f(A) and its derivative along `tangents` of A's arrays: of all of them, or of those alone
     that are floats."""
@@ -451,13 +448,14 @@ class Tree:
     def with_arrays(self, arrays: Sequence[Array]) -> Any:
         """The same operator with these in place of its `arrays()`, in their order."""
         own = self.arrays()
-        given, replaced, is_alike = iter(arrays), set(map(id, own)), True
-        if [*map(id, own)] == [*map(id, arrays)]:
-            return self  # the very same, which its counters know
+        given, is_same, is_alike = iter(arrays), True, True
         for old, new in zip(own, arrays, strict=True):
+            is_same &= new is old
             is_alike &= type(new) is type(old) and new.dtype == old.dtype and new.shape == old.shape
             is_alike &= getattr(new, "device", None) == getattr(old, "device", None)
-        place = lambda leaf: next(given) if id(leaf) in replaced else leaf
+        if is_same:
+            return self  # the very same, which its counters know
+        place = lambda leaf: leaf if namespace_of(leaf) is None else next(given)
         return self._map(place, KINDS if is_alike else ())
 
     def detach(self) -> Any:
@@ -475,8 +473,7 @@ class Tree:
         return self._map(fix, (*KINDS, "properties", "_signature"))
 
     def _map(self, f: Map, kept: tuple[str, ...] = ()) -> Any:
-        """The same tree with `f` applied to each leaf. What is remembered of these names is
-        kept."""
+        """The same tree with `f` applied to each leaf; what is `kept` of its memos stays true."""
         copy, dynamic = object.__new__(type(self)), self._dynamic
         own, memos = self.__dict__, copy.__dict__
         for name in self._fields:
@@ -488,6 +485,8 @@ class Tree:
             else:
                 is_nest = isinstance(value, (tuple, list, dict))
                 memos[name] = map_arrays(f, value, kept) if is_nest else f(value)
+        if signatures.is_compiling is not None and signatures.is_compiling():
+            kept = ()  # torch would compile again where there is more to remember
         for name in ("_claims", *kept):
             if name in own:
                 memos[name] = own[name]
