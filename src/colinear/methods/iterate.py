@@ -162,9 +162,8 @@ class Solve:
     def begin(self, X0: Array | None) -> CycleStart:
         """Where the first cycle starts."""
         xp, R, columns = self.xp, self.B, self.products.columns
-        # of one vector it is 1 wherever there is something to do
         size = residual = self.size
-        if R.ndim == 1:
+        if R.ndim == 1:  # a constant to XLA: the norm is 1 wherever there is something to do
             size = xp.ones((), dtype=size.dtype)
         shape = list(R.shape)
         shape[self.axis] = shape[self.axis] if columns is None else columns
