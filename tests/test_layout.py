@@ -93,8 +93,8 @@ BARS = {
     "(a) Woodbury, NumPy, n = 5000: frames": 120,
     "(a) files": 22,
     "(b) logdet(Kronecker + c I), torch: frames": 210,
-    "(c) jitted CG with Jacobi, JAX: frames": 820,  # 450
-    "(c) frames from solve to a step": 16,  # 15
+    "(c) jitted CG with Jacobi, JAX: frames": 450,
+    "(c) frames from solve to a step": 15,
     "(c) times a step is traced: solve": 1,
     "(c) times a step is traced: gradient": 2,
 }

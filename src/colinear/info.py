@@ -347,27 +347,38 @@ def summarise(
     rule: str,
     one_column: bool = False,
     seconds: float | None = None,
+    status: Any = None,
 ) -> Info:
     """One `Info` for a call, from what was reported inside it.
 
     A single report by the rule or the base case itself describes the whole: its residual is the
     whole's. Everything else is a part. Counts are of everything, the status is the worst.
     `one_column`: whether the answer has no axis of columns, so that what methods report for each
-    column is a number.
+    column is a number. `status`: the worst, if it is known.
     """
     own = [info for info in reports if not info.function]
     whole = own[0] if len(own) == 1 else None
-    parts = tuple(info for info in reports if info is not whole)
+    parts = () if whole and len(reports) == 1 else tuple(i for i in reports if i is not whole)
     # what a rule passes on to one part keeps that part's figures
     only = whole or (parts[0] if len(parts) == 1 else None)
-    number = _only_column if one_column else lambda x: x
+    if only:
+        figures: Any = only._converged, only.residual, only.error
+        figures = map(_only_column, figures) if one_column else figures
+    else:
+        figures = _all([info._converged for info in reports]), None, None
+    converged, residual, error = figures
+    if len(reports) == 1:
+        iterations, matvecs = reports[0].iterations, reports[0].matvecs
+    else:
+        iterations = total([info.iterations for info in reports])
+        matvecs = total([info.matvecs for info in reports])
     return Info(
-        status=combine(info._status for info in reports),
-        converged=number(only._converged) if only else _all([info._converged for info in reports]),
-        iterations=total(info.iterations for info in reports),
-        matvecs=total(info.matvecs for info in reports),
-        residual=number(only.residual) if only else None,
-        error=number(only.error) if only else None,
+        status=combine([info._status for info in reports]) if status is None else status,
+        converged=converged,
+        iterations=iterations,
+        matvecs=matvecs,
+        residual=residual,
+        error=error,
         history=only.history if only else None,
         method=whole.method if whole else "",
         message=whole.message if whole else "",

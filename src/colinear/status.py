@@ -270,7 +270,8 @@ def unread_statuses(infos: Iterable[Info]) -> Iterator[tuple[Info, Test]]:
                     yield info, Test((status,), _worst, Status.INACCURATE)
                 else:
                     object.__setattr__(info, "_status", _worst(np.asarray(seen)))
-        yield from unread_statuses(info.children)
+        if info.children:
+            yield from unread_statuses(info.children)
 
 
 def _namespace(x: Any) -> Any:
@@ -347,12 +348,10 @@ def first_failure(xp: Any, *conditions: tuple[Any, Status]) -> Any:
 def failed(status: Any) -> Any:
     """Whether a status is a failure: a bool; where values cannot be seen an array of them, or None
     where a device has still to compute it."""
-    if (
-        not isinstance(status, int)
-        and is_unseen(status)
-        and not _namespace(status).is_traced(status)
-    ):
-        return None
+    if not isinstance(status, int):
+        is_traced = _namespace(status).is_traced(status)
+        if not is_traced and is_unseen(status):
+            return None
     return status >= int(FIRST_FAILURE)
 
 
@@ -391,10 +390,12 @@ def deliver(info: Info, on_failure: str, result: Any = None) -> Any:
         return result
     if on_failure == "ignore":
         return result
-    worst = combine([info._status])
+    worst = info._status
+    xp: Any = None if isinstance(worst, int) else backends.namespace_of(worst)
+    is_traced = xp is not None and xp.is_traced(worst)
+    worst = worst if is_traced else combine([worst])
     if not isinstance(worst, Status):
-        xp: Any = backends.namespace_of(worst)
-        if xp.is_traced(worst):
+        if is_traced:
             start, message = _who(info), _sentence(info)
             texts = [f"{start}: {s.name}: {s.meaning}.{message} {s.remedy}" for s in FAILURES]
             which = xp.where(worst >= int(FIRST_FAILURE), worst - (int(FIRST_FAILURE) - 1), 0)

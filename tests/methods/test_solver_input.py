@@ -103,6 +103,23 @@ def test_nan_of_a_product_stops_a_compiled_program() -> None:
     assert (traced.status, int(traced.iterations)) == (Status.NONFINITE, 1)
 
 
+def test_a_compiled_solve_takes_right_sides_of_any_scale_but_an_infinite_one() -> None:
+    jax = pytest.importorskip("jax")
+    A = co.opaque(co.PD(co.Dense(jax.numpy.asarray([[2, 1], [1, 3]], "float32"))))
+
+    @jax.jit
+    def solve(b: Any) -> Any:
+        _, info = co.solve(A, b, co.CG(), info=True)
+        return co.solve(A, b, co.CG(), on_failure="ignore"), info._status
+
+    for scale in (1e-36, 1e-25, 1.0, 1e25, 1e37):
+        x, status = solve(jax.numpy.asarray([3 * scale, 4 * scale], "float32"))
+        np.testing.assert_allclose(x / scale, [1, 1], rtol=1e-3)
+        assert status == Status.SUCCESS
+    x, status = solve(jax.numpy.asarray([3e38, 3e38], "float32"))  # whose norm is beyond float32
+    assert status == Status.NONFINITE and not np.isfinite(x).any()
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("columns", [1, 2])
 def test_nan_of_a_preconditioner_is_noticed_and_named(method: str, columns: int) -> None:

@@ -368,7 +368,7 @@ def pseudoinverse(xp: Any, A: Array, X: Array, has_inverse: bool = False) -> Arr
     held, m = xp.stop_gradient(X), A.shape[-2]
     if not xp.is_differentiated(A):
         return held
-    first = lambda B, A, X: (X + 0,)
+    first = lambda B, constants: (constants[1] + 0,)
     options: dict[str, Any] = {"least_squares": not has_inverse, "first": first}
     times = lambda B, is_adjoint, X: xp.matmul(adjoint(xp, X) if is_adjoint else X, B)
     eye = xp.broadcast_to(eye_like(xp, held), (*A.shape[:-1], m))

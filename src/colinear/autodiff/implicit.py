@@ -54,8 +54,8 @@ class Equation:
     adjoints : tuple
         The same two for A^H.
     first : callable, optional
-        Solves the first time, in place of `solve`; gives a tuple of the solution and of `aux`
-        arrays that tell how it went.
+        `first((B,), constants)` solves the first time, in place of `solve`; gives a tuple of the
+        solution and of `aux` arrays that tell how it went.
     batch : int, optional
         How many batch dimensions all constants begin with, where the first is the matrix A itself
         and the solver takes more of them.
@@ -75,10 +75,10 @@ class Equation:
     def __call__(self, B: Array, constants: tuple, like: tuple | None = None) -> Array:
         return self.xp.linear_rule(self, (B,), constants, like)[0]
 
-    def apply(self, x: tuple, constants: tuple) -> tuple:
-        if self.first is not None:
-            return self.first(x[0], *constants)
-        return (self.solve(x[0], *constants),)
+    @property
+    def apply(self) -> Product:
+        """`apply((B,), constants)` solves."""
+        return self.first or (lambda x, constants: (self.solve(x[0], *constants),))
 
     def again(self) -> Equation:
         return self if self.first is None else replace(self, first=None, aux=0)
@@ -177,7 +177,7 @@ def equation(inverse: Any, run: Callable[[Any, Array], Array], **options: Any) -
             turn(inverse.with_arrays(all_)), B
         )
 
-    return Equation(inverse.xp, *of(False), of(True), len(A.arrays()), **options)
+    return Equation(A.xp, *of(False), of(True), len(A.arrays()), **options)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ class Function:
         operator is known to have it, or else to the outermost one, for which the word of the user
         is taken: that call runs the method on the whole.
         """
-        method = self.method_among(arguments)
+        method = arguments[self._method_at]  # type: ignore[index]
         if getattr(method, "progress", False) and _may_be_watched():
             with method.watching():
                 return self._call_by_method(chosen, A, arguments, info, on_failure)
@@ -188,10 +188,10 @@ class Function:
         if (reports or state.unasked) and state.waiting is None and not settle(reports):
             return self._call_again(A, arguments, info, on_failure)
         # true, or not to be seen yet
-        if state.unasked or (
-            reports and failed(combine([report._status for report in reports])) is not False
-        ):
-            result = deliver(summarise(reports, self.name, chosen.name), on_failure, result)
+        worst = combine([report._status for report in reports]) if reports else None
+        if state.unasked or (reports and failed(worst) is not False):
+            gathered = summarise(reports, self.name, chosen.name, status=worst)
+            result = deliver(gathered, on_failure, result)
         return _release(A, arguments, result) if A.is_neutral else result
 
     def find(self, A: Any, arguments: tuple[Any, ...] = ()) -> Rule:
@@ -217,8 +217,8 @@ class Function:
     def using(self, found: Rule, A: Any, *arguments: Any) -> Any:
         """A call whose rule has been found: `f.using(f.find(A), A, ...)` is `f(A, ...)`, but the
         guards are asked once."""
-        call = self._run if self.method_among(arguments) is None else self._call_by_method
-        return call(found, A, arguments)
+        is_named = self._method_at is not None and arguments[self._method_at] is not None
+        return (self._call_by_method if is_named else self._run)(found, A, arguments)
 
     def _rewriting(self, A: Any) -> Rule | None:
         """The rule that asks this function again of A as `simplify` writes it; None where

@@ -88,6 +88,8 @@ class Pattern:
     @cached_property
     def operand_classes(self) -> list[set[Any]]:
         """For each operand that is asked for by class, the classes that it may have: a quick test."""
+        if not self.required:
+            return []
         wanted = [{a.cls for a in child.alternatives} for child in self.required]
         return [classes for classes in wanted if None not in classes]
 

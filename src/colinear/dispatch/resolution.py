@@ -27,6 +27,7 @@ class RuleIndex:
         self.rules, self.base = rules, base
         self._precedes = functools.cache(Rule.precedes)
         self._order = functools.cache(self._ordered)
+        self._unmatched = Resolution(base, (base,), ((),))
         self._by_class: dict[type | None, list[Rule]] = {}  # None: any
         for rule in rules:
             self._by_class.setdefault(rule.pattern.cls, []).append(rule)
@@ -34,40 +35,49 @@ class RuleIndex:
     def resolve(self, s: Signature) -> Resolution:
         """The rules for this signature, in the order in which they are tried."""
         rules = self._by_class.get(s.cls, []) + self._by_class.get(None, [])
-        present = {child.cls for child in s.children or ()}
-        matching = [
-            rule
-            for rule in rules
-            if not any(map(present.isdisjoint, rule.pattern.operand_classes))
-            and rule.pattern.matches(s)
-        ]
-        return self._order(*matching)
+        present = {child.cls for child in s.children} if s.children else set()
+        matching = []
+        for rule in rules:
+            is_possible = not any(map(present.isdisjoint, rule.pattern.operand_classes))
+            if is_possible and rule.pattern.matches(s):
+                matching.append(rule)
+        return self._order(*matching) if matching else self._unmatched
 
     def _ordered(self, *matching: Rule) -> Resolution:
         order: list[Rule] = []
         left = list(matching)
-        while left:
-            first = (
-                r
-                for r in left
-                if not any(self._precedes(other, r) for other in left if other is not r)
-            )
-            order.append(next(first, left[0]))
+        while len(left) > 1:
+            order.append(self._first_of(left))
             left.remove(order[-1])
-        rivals = [self._rivals_of(i, order) for i in range(len(order))]
-        sole = not order or (order[0].when is None and not rivals[0])
+        order += left
+        rivals = [self._rivals_of(i, order) for i in range(len(order) - 1)] if order[1:] else []
+        rivals.append(())
+        sole = order[0].when is None and not rivals[0]
         order.append(self.base)
         return Resolution(order[0] if sole else None, tuple(order), (*rivals, ()))
+
+    def _first_of(self, rules: list[Rule]) -> Rule:
+        """The first rule that no other precedes."""
+        for rule in rules:
+            for other in rules:
+                if other is not rule and self._precedes(other, rule):
+                    break
+            else:
+                return rule
+        return rules[0]
 
     def _rivals_of(self, i: int, order: list[Rule]) -> tuple[int, ...]:
         """The rules after the i-th that it does not precede. The other alternatives of a rule are
         no rivals of it, nor is what they precede."""
-        same = [rule for rule in order if rule.source is order[i].source]
-        return tuple(
-            j
-            for j in range(i + 1, len(order))
-            if not any(rule is order[j] or self._precedes(rule, order[j]) for rule in same)
-        )
+        rivals = []
+        for j in range(i + 1, len(order)):
+            is_behind = order[j].source is order[i].source
+            for rule in order:
+                if rule.source is order[i].source and not is_behind:
+                    is_behind = self._precedes(rule, order[j])
+            if not is_behind:
+                rivals.append(j)
+        return tuple(rivals)
 
 
 MOST_MEETS = 256  # alternatives of an overlap that are looked at before a pair is called ambiguous

@@ -11,15 +11,13 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .patterns import Pattern, assign
+from .patterns import Pattern, Union, assign
 
 
 def subsumes(p: Pattern, q: Pattern) -> bool:
     """Whether everything that matches q matches p."""
-    return all(any(_subsumes(a, b) for a in p.alternatives) for b in q.alternatives)
-
-
-def _subsumes(p: Pattern, q: Pattern) -> bool:
+    if isinstance(p, Union) or isinstance(q, Union):
+        return all(any(subsumes(a, b) for a in p.alternatives) for b in q.alternatives)
     if q.mask & p.mask != p.mask:
         return False
     if p.is_root:

@@ -89,7 +89,7 @@ class Implicit(LinearOperator):
         *batch, _, n = self.shape
         eye = xp.broadcast_to(xp.eye(n, **kind_of(self.A)), (*batch, n, n))
         held = len(self.solver.arrays())
-        first = lambda _, *arrays: (
+        first = lambda _, arrays: (
             self.solver.with_arrays(arrays[len(arrays) - held :])._to_dense(),
         )
         return self._solve(xp, eye, own, first=first)

@@ -115,7 +115,8 @@ class Iterated(LinearOperator):
                 X = outcome.X
             else:
                 X, outcome = program(xp.name, _solution, method, watch, tol)(self, B)
-            factor = _extreme_factor(self, B, outcome)
+            is_seen = not xp.is_traced(outcome.status)
+            factor = _extreme_factor(self, B, outcome) if is_seen else None
             if factor is not None:
                 X, info = _rescaled(self, factor).run(B, vector, rounded)
                 return X * xp.astype(factor, X.dtype), info
@@ -159,15 +160,10 @@ def _as_rounded(
 
 def _extreme_factor(inverse: Iterated, B: Array, outcome: Outcome) -> Array | None:
     """The power of two, (*batch, 1, 1), that brings A to a scale at which squares neither vanish
-    nor overflow; None if the run did not fail, if A is of such a scale already, or if values
-    cannot be seen. One more product with A, after a failure only."""
+    nor overflow; None if the run did not fail, or if A is of such a scale already. One more
+    product with A, after a failure only."""
     xp, A, method = namespace_of(B), inverse.A, inverse.method
-    if (
-        xp.is_traced(outcome.status)
-        or 0 in B.shape
-        or method.needs_terms
-        or method.callback is not None
-    ):
+    if 0 in B.shape or method.needs_terms or method.callback is not None:
         return None
     codes = status_of(xp.to_numpy(outcome.status))
     if not (codes >= int(FIRST_FAILURE)).any() or getattr(method, "damping", 0.0) != 0:
@@ -202,18 +198,26 @@ def _rescaled(inverse: Iterated, factor: Array) -> Iterated:
     )
 
 
-def outcome_of(inverse: Iterated, watch: Monitor, tol: float, B: Array, *arrays: Array) -> Outcome:
-    """One run, in the framework of B, without derivatives; with `arrays` in place of those of
-    `inverse`, if there are any."""
+def outcome_of(
+    inverse: Iterated,
+    watch: Monitor,
+    tol: float,
+    right_side: tuple[Array],
+    arrays: tuple[Array, ...] = (),
+) -> Outcome:
+    """One run, in the framework of its right side, without derivatives; with `arrays` in place of
+    those of `inverse`, if there are any."""
+    (B,) = right_side
     inverse = inverse.with_arrays(arrays) if arrays else inverse
     A, M, method, xp = inverse.A, inverse.preconditioner, inverse.method, namespace_of(B)
     if 0 in A.shape:
         return without_unknowns(xp, A.shape[-1], B, watch)
-    B = _one_of_each(inverse, B)
+    if not xp.is_traced(B):
+        B = _one_of_each(xp, inverse, B)
     options: dict[str, Any] = {
         "tol": tol,
         "max_iters": method.iterations(*A.shape[-2:]),
-        "X0": _start(inverse.x0, A, B, method.name),
+        "X0": None if inverse.x0 is None else _start(inverse.x0, A, B, method.name),
         "watch": watch,
     }
     if method.least_squares:
@@ -227,10 +231,8 @@ def outcome_of(inverse: Iterated, watch: Monitor, tol: float, B: Array, *arrays:
     return refined(xp, full, correct, B, single, **options)
 
 
-def _start(x0: Array | None, A: LinearOperator, B: Array, name: str) -> Array | None:
+def _start(x0: Array, A: LinearOperator, B: Array, name: str) -> Array:
     """`x0` as a block that fits B, or an error that says why it does not."""
-    if x0 is None:
-        return None
     xp = namespace_of(B)
     if xp.is_complex(x0) and not xp.is_complex(B):
         raise DtypeError(
@@ -256,19 +258,17 @@ def _products(A: LinearOperator, M: LinearOperator | None, method: Any, dtype: A
     both = method.needs_adjoint or (terms is not None and terms.squared)
     return Products(
         multiply=_product(A, dtype),
-        adjoint=_product(A.H if both else None, dtype),
-        precondition=_product(M, dtype),
-        precondition_adjoint=_product(M.H if both and M is not None else None, dtype),
+        adjoint=_product(A.H, dtype) if both else None,
+        precondition=None if M is None else _product(M, dtype),
+        precondition_adjoint=_product(M.H, dtype) if both and M is not None else None,
         columns=A.shape[-1],
         terms=terms,
         take_vectors=True,
     )
 
 
-def _product(A: LinearOperator | None, dtype: Any) -> Any:
+def _product(A: LinearOperator, dtype: Any) -> Any:
     """A X as a function of blocks or vectors of this dtype."""
-    if A is None:
-        return None
     if getattr(A.dtype, "itemsize", 0) == 2:
         return _bounded(A)
     if TEST_HOOKS or A.dtype != dtype:
@@ -317,7 +317,7 @@ def _solution(
     the derivatives."""
     arrays = inverse.arrays()
     if not xp.is_differentiated(B, *arrays):
-        outcome = outcome_of(inverse, watch, tol, B)
+        outcome = outcome_of(inverse, watch, tol, (B,))
         return outcome.X, outcome
     if xp.is_functional:  # what is traced comes out as arrays
         first, aux = functools.partial(outcome_of, inverse, watch, tol), 4 + watch.record
@@ -325,8 +325,8 @@ def _solution(
         return X, Outcome(None, *numbers, *(None,) * (5 - aux))
     found: list[Outcome] = []
 
-    def keep(*arrays: Array) -> tuple[Array]:
-        found.append(outcome_of(inverse, watch, tol, *arrays))
+    def keep(x: tuple[Array], constants: tuple[Array, ...]) -> tuple[Array]:
+        found.append(outcome_of(inverse, watch, tol, x, constants))
         return (found[0].X,)
 
     return equation_of(inverse, watch, tol, keep)(B, arrays), found[0]
@@ -353,7 +353,7 @@ def solve_for_derivative(
     there already."""
     xp, method = namespace_of(B), inverse.method
     tol = float(method.tolerance(xp, B.dtype)) if tol is None else tol
-    outcome = outcome_of(inverse, watch, tol, B)
+    outcome = outcome_of(inverse, watch, tol, (B,))
     info = described(
         xp, outcome, method, watch._replace(vector=False), inverse.preconditioner is not None
     )
@@ -361,11 +361,8 @@ def solve_for_derivative(
     return deliver(info, "warn", outcome.X)
 
 
-def _one_of_each(inverse: Iterated, B: Array) -> Array:
+def _one_of_each(xp: Any, inverse: Iterated, B: Array) -> Array:
     """B, of which a map over operators makes one for each, so that no loop asks for values."""
-    xp = namespace_of(B)
-    if xp.is_traced(B):
-        return B
     hidden = [x for x in inverse.arrays() if 0 not in x.shape and xp.is_traced(x)]
     if not hidden:
         return B

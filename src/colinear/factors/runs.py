@@ -36,7 +36,8 @@ def multiplies_by_iteration(A: LinearOperator) -> bool:
         if isinstance(node, LinearOperator):
             if node._product_is_a_run:
                 return True
-            waiting.extend(getattr(node, name) for name in node._dynamic)
+            for name in node._dynamic:
+                waiting.append(getattr(node, name))
         elif isinstance(node, tuple):
             waiting.extend(node)
     return False
@@ -56,7 +57,8 @@ def check_inner_failures(
     Costs one product where A multiplies by iterations, or where a report of the loop was a failure
     (a preconditioner's does no harm).
     """
-    if not multiplies_by_iteration(A) and not any(_is_failure(each._status) for each in dropped):
+    has_failed = bool(dropped) and any(_is_failure(each._status) for each in dropped)
+    if not has_failed and not multiplies_by_iteration(A):
         return info
     with recording() as reports:
         A @ X
@@ -182,7 +184,7 @@ def _call(key: tuple[Any, ...], objects: Sequence[Any]) -> tuple[Any, ...]:
 
     def run(arrays: Sequence[Array]) -> list[Array]:
         inverse, B = both(arrays)
-        xp, outcome = namespace_of(B), iterated.outcome_of(inverse, watch, tol, B)
+        xp, outcome = namespace_of(B), iterated.outcome_of(inverse, watch, tol, (B,))
         if warns:
             has_preconditioner = inverse.preconditioner is not None
             deliver(described(xp, outcome, inverse.method, watch, has_preconditioner), "warn")

@@ -7,7 +7,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -55,8 +56,11 @@ class Method:
 
     def without_arrays(self) -> Any:
         """The same method as something static, hashable by value."""
-        arrays = {name: None for name in ("x0", "preconditioner") if hasattr(self, name)}
-        return replace(self, **arrays)  # type: ignore[type-var]
+        static = copy(self)
+        for name in ("x0", "preconditioner"):
+            if hasattr(self, name):
+                object.__setattr__(static, name, None)
+        return static
 
     def __post_init__(self) -> None:
         is_number = isinstance(self.tol, (int, float, np.number))

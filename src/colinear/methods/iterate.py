@@ -84,8 +84,9 @@ class CycleStart(NamedTuple):
     """Where a solve stands between two cycles."""
 
     X: Array
-    R: Array  # the true residual
+    R: Array  # the true residual of the last cycle
     size: Array  # its norm
+    residual: Array  # the norm of the residual of X, which may be that of a cycle before
     status: Array
     run: Run  # without its state
     products: Any  # with A
@@ -149,31 +150,41 @@ class Solve:
         self.optimality, self.consistent = optimality, consistent
         # what makes of numbers factors of vectors
         self.wide = (..., None) if B.ndim == 1 else (..., None, slice(None))
-        sizes = column_norms(xp, B)
-        scales = positive_or_one(xp, sizes)
-        self.axis, self.size, self.scale = max(-2, -B.ndim), sizes / scales, scales[self.wide]
-        self.B, self.eps = B / self.scale, xp.eps(B.dtype)
+        self.axis, self.eps = max(-2, -B.ndim), xp.eps(B.dtype)
+        if xp.is_functional:
+            self.B, self.size, self.scale = normalised(xp, B, self.axis, self.wide, self.eps)
+        else:
+            sizes = column_norms(xp, B)
+            scales = positive_or_one(xp, sizes)
+            self.size, self.scale = sizes / scales, scales[self.wide]
+            self.B = B / self.scale
         self.loop = Loop(xp, watch, max_iters, self.scale)
 
     def begin(self, X0: Array | None) -> CycleStart:
         """Where the first cycle starts."""
-        xp, size, R, columns = self.xp, self.size, self.B, self.products.columns
+        xp, R, columns = self.xp, self.B, self.products.columns
+        size = residual = self.size
+        if R.ndim == 1:  # a constant to XLA: the norm is 1 wherever there is something to do
+            size = xp.ones((), dtype=size.dtype)
         shape = list(R.shape)
         shape[self.axis] = shape[self.axis] if columns is None else columns
         X = zeros_like(xp, R, tuple(shape))
         if X0 is not None:  # of a zero right side the answer is known, whatever the guess
             X0 = xp.broadcast_to(X0 / self.scale, X.shape)
-            X = xp.where((size > 0)[self.wide], X0, X)
+            X = xp.where((residual > 0)[self.wide], X0, X)
             R = R - self.products.multiply(X)
-            size = column_norms(xp, R)
-        status = xp.where(size <= self.tol, SUCCESS, RUNNING)
-        status = xp.where(xp.isfinite(size), status, GIVEN_NONFINITE)
+            size = residual = column_norms(xp, R)
+        status = xp.where(residual <= self.tol, SUCCESS, RUNNING)
+        status = xp.where(xp.isfinite(residual), status, GIVEN_NONFINITE)
+        # without an initial guess no residual is larger than 1
+        self.is_reachable = X0 is None and self.tol >= self.eps
         return CycleStart(
             X=X,
             R=R,
             size=size,
+            residual=residual,
             status=status,
-            run=self.loop.begin(status, size),
+            run=self.loop.begin(status, residual),
             products=0 if X0 is None else 1,
             norm=0 * size,
             measure=None if self.optimality is None else 0 * size + 1,
@@ -184,9 +195,11 @@ class Solve:
         goes_on = self.xp.any(s.status == RUNNING) & (s.run.iteration < self.loop.limit)
         return goes_on if s.run.stopped is None else goes_on & (s.run.stopped ^ True)
 
-    def goal(self, s: CycleStart) -> Array:
+    def goal(self, s: CycleStart) -> Any:
         """The squared norm of the residual at which a column is done with a cycle: one that has
         fallen by eps within a cycle is no longer that of x."""
+        if self.is_reachable and s.size.ndim == 0:
+            return self.tol**2
         return self.xp.maximum((self.eps * s.size) ** 2, self.tol**2)
 
     def kinds_of_vectors(self, s: CycleStart, on_device: bool) -> Iterator[Any]:
@@ -214,7 +227,7 @@ class Solve:
         xp, tol = self.xp, self.tol
         R = self.B - self.products.multiply(X)
         # B has norm 1: a residual whose square overflows has failed, one whose square vanishes not
-        size = measure = xp.sqrt(xp.real(xp.vecdot(R, R, axis=self.axis)))
+        size = residual = measure = xp.sqrt(xp.real(xp.vecdot(R, R, axis=self.axis)))
         before = s.size
         if self.optimality is not None:
             measure, before = xp.minimum(size, self.optimality(R, size, norm)), s.measure
@@ -232,13 +245,14 @@ class Solve:
         code = xp.where(xp.isfinite(size), code, xp.maximum(code, NONFINITE))
         if X is not s.X:  # a cycle that did harm is undone, where X was not written over
             better = size <= s.size
-            X, size = xp.where(better[self.wide], X, s.X), xp.where(better, size, s.size)
+            X, residual = xp.where(better[self.wide], X, s.X), xp.where(better, size, s.residual)
             if self.optimality is not None:  # else such a column has ended, and R is not looked at
-                R = xp.where(better[self.wide], R, s.R)
+                R, size = xp.where(better[self.wide], R, s.R), residual
         return CycleStart(
             X=X,
             R=R,
             size=size,
+            residual=residual,
             status=xp.where(s.status == RUNNING, code, s.status),
             run=run,
             products=s.products + products + 1,
@@ -248,15 +262,34 @@ class Solve:
 
     def outcome(self, s: CycleStart) -> Outcome:
         """What a solve has come to, in the units of the user's right side."""
-        self.loop.close(s.run.iteration, s.size)
+        self.loop.close(s.run.iteration, s.residual)
         return Outcome(
             X=multiplied(self.xp, s.X, self.scale),
             status=final_code(self.xp, s.status, s.run.stopped),
             iterations=s.run.each,
             matvecs=s.products * (self.B.shape[-1] if self.B.ndim > 1 else 1),
-            residual=s.size,
+            residual=s.residual,
             history=self.loop.history(s.size, s.run.history),
         )
+
+
+def normalised(xp: Any, B: Array, axis: int, wide: Any, eps: float) -> tuple[Array, ...]:
+    """b / |b| for each column b; the norm of that, which is 1, or 0, or not finite; and |b|, or 1
+    for zero, as a factor of B (`wide`).
+
+    By two inner products, and not by the largest entry: XLA compiles them once for all that a
+    recurrence has. The second is of b times a power of two where the squares of the first vanish
+    or overflow. (An infinite |b| is infinite in the second result: of b / |b| XLA may say 0.)
+    """
+    power = 2.0**80 if eps > 1e-10 else 2.0**640  # 5/8 of the range of exponents
+    square = xp.real(xp.vecdot(B, B, axis=axis))
+    is_small, is_large = square < 1 / power, square == math.inf
+    B = B * xp.where(is_small, power, xp.where(is_large, 1 / power, 1.0))[wide]
+    size = xp.sqrt(xp.real(xp.vecdot(B, B, axis=axis)))
+    divisor = xp.where(size > 0, size, 1.0)
+    scale = divisor * xp.where(is_small, 1 / power, xp.where(is_large, power, 1.0))
+    size = xp.where((size > 0) & (scale < math.inf), 1.0, size * scale)
+    return B / divisor[wide], size, scale[wide]
 
 
 class ResidualState(State):
@@ -355,26 +388,27 @@ def described(
     """An outcome as an Info, with a word on what went wrong and when. `n` is the number of
     unknowns, if it is known."""
     status, residual, history = outcome.status, outcome.residual, outcome.history
+    statuses, matvecs = status_of(status), outcome.matvecs
     if watch.vector and history is not None:
         history = history[..., 0]
     if xp.is_traced(status):
-        worst: Any = xp.max(status_of(status))
+        worst: Any = xp.max(statuses)
         iterations: Any = xp.max(outcome.iterations)
         message = ""
     else:
         codes = xp.to_numpy(status)
-        worst = Status(int(status_of(codes).max(initial=0)))
+        worst = Status(int(xp.to_numpy(statuses).max(initial=0)))
         iterations = 0 if 0 in status.shape else int(xp.max(outcome.iterations))
+        if namespace_of(matvecs) is not None and not xp.is_traced(matvecs):
+            matvecs = int(matvecs)
         message = _message(codes, xp.to_numpy(outcome.iterations), method, preconditioned)
         if not message and worst.is_failure and n:
             message = method.advice(worst, float(xp.max(residual)), xp.eps(residual.dtype), n)
         if history is not None:
             history = history[: iterations + 1]
-    matvecs = outcome.matvecs
-    matvecs = matvecs if namespace_of(matvecs) is None or xp.is_traced(matvecs) else int(matvecs)
     return Info(
         worst,
-        converged=status_of(status) < int(Status.STOPPED),
+        converged=statuses < int(Status.STOPPED),
         iterations=iterations,
         matvecs=matvecs,
         residual=residual,

@@ -169,9 +169,11 @@ class Loop:
                 return runs if run.stopped is None else runs & ~run.stopped
 
             def advance(run: Run) -> Run:
-                each = run.each + (run.state.status == RUNNING)
+                iteration, each = run.iteration + 1, run.each
+                # one vector runs in every step
+                each = each + (run.state.status == RUNNING) if each.shape else iteration
                 state = step(ops, copy(run.state))
-                run = Run(state, each, run.iteration + 1, run.history, run.stopped)
+                run = Run(state, each, iteration, run.history, run.stopped)
                 return run if watch.is_idle else self._show_traced(run, solution)
 
             return xp.while_loop(going, advance, run)

@@ -193,7 +193,8 @@ class Columns:
 
     def dot(self, x: Array, y: Array) -> Array:
         """The real part of x^H y."""
-        return self.xp.real(self.inner(x, y))
+        inner = self._inner(x, y) if self._inner else self.xp.vecdot(x, y, axis=self._axis)
+        return self.xp.real(inner)
 
     def norm(self, x: Array) -> Array:
         """|x|."""
@@ -279,7 +280,8 @@ class Columns:
 
     def positive(self, code: Array, a: Array, blame: tuple[int, int]) -> Array:
         """What becomes of the columns that run, by a number that must be positive."""
-        return first_of(self.xp, code, self.infinite(a), blame[1], a <= 0, blame[0])
+        is_bad = (code == RUNNING) & ~((a > 0) & (a < math.inf))
+        return self.xp.where(is_bad, self.xp.where(a <= 0, *blame), code)
 
     def reached(self, code: Array, size: Array) -> Array:
         """SUCCESS for the columns that run and have reached the goal."""

@@ -337,7 +337,8 @@ class Linearised(LinearOperator):
 def linearised(A: Any) -> Any:
     """A with its derivatives of functions linearised, each once, for an iteration that is not
     itself differentiated."""
-    if A is None or A.backend == "numpy" or TEST_HOOKS:  # those count the products of A itself
+    # TEST_HOOKS count the products of A itself
+    if A is None or A._context.backend in ("numpy", None) or TEST_HOOKS:
         return A
     return _linearised(A, {})
 
@@ -365,5 +366,9 @@ def _image(A: LinearOperator, images: dict[int, Any]) -> Any:
         is_new.append(new is not part)
         return new
 
-    changes = {name: map_parts(getattr(A, name), image, lambda leaf: leaf) for name in A._dynamic}
+    changes = {}
+    for name in A._dynamic:
+        value = getattr(A, name)
+        if isinstance(value, (LinearOperator, tuple, list, dict)):
+            changes[name] = map_parts(value, image, lambda leaf: leaf)
     return A._replace(**changes)._claim(A.properties) if any(is_new) else A

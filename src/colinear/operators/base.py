@@ -24,7 +24,7 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array, namespace_of
-from ..dispatch import calls
+from ..dispatch import calls, signatures
 from ..dispatch.patterns import Pattern
 from ..errors import ShapeError
 from ..properties import CLOSED, SELF_ADJOINT, SYMMETRIC
@@ -47,6 +47,7 @@ from .context import (
 )
 from .protocols import Protocols
 from .tree import (
+    KINDS,
     TEST_HOOKS,
     Shape,
     Tree,
@@ -59,9 +60,6 @@ from .tree import (
     own_annotations,
     tell_watchers,
 )
-
-# What is remembered of an operator and no claim changes.
-KEPT_BY_CLAIMS = ("shape", "_context", "xp", "dtype", "is_complex", "_usual_dtype", "_dynamic")
 
 _FAMILIES: list[type[LinearOperator]] = []
 
@@ -159,7 +157,7 @@ class LinearOperator(Tree, Protocols):
         m, n = self.shape[-2:]
         known = CLOSED[not self.is_complex, m == n][known | mask]
         copy, own = object.__new__(type(self)), self.__dict__
-        for name in (*self._fields, *KEPT_BY_CLAIMS):
+        for name in (*self._fields, *KINDS):
             if name in own:
                 copy.__dict__[name] = own[name]
         copy.__dict__.update(_claims=self._claims | mask, properties=known)
@@ -184,6 +182,8 @@ class LinearOperator(Tree, Protocols):
         """Framework, dtype and device, found once from the leaves (from the operands, in
         composed operators)."""
         fields = self._fields
+        if len(fields) > 1 and "context" not in fields and not self.operands:
+            fields = self._dynamic
         if len(fields) == 1:  # tiny problems notice how long the rest takes
             only = getattr(self, fields[0])
             if type(only) is np.ndarray and only.dtype in NUMPY_PLACES:
@@ -191,7 +191,7 @@ class LinearOperator(Tree, Protocols):
                 return place["_context"]
             xp = namespace_of(only)
             if xp is not None and xp.is_floating(only):
-                if not xp.is_compiling():
+                if signatures.is_compiling is None or not signatures.is_compiling():
                     self.__dict__.update(xp=xp, dtype=only.dtype)  # found on the way
                 return Context(xp.name, only.dtype, xp.device_of(only))
         told = getattr(self, "context", None)
@@ -417,15 +417,16 @@ class LinearOperator(Tree, Protocols):
                 return convert.as_operator(x)
             x = as_array(x, "@", xp=self.xp)
             xp = self.xp
-        if not self.is_neutral:
+        is_neutral = self._context.backend is None
+        if not is_neutral:
             if xp is not self.xp:
                 check_dtype("@", x.dtype)
                 x, xp = from_numpy("@", self.xp, x), self.xp
             else:
-                check_device("@", self.device, xp.device_of(x))
+                check_device("@", self._context.device, xp.device_of(x))
         if xp.is_floating(x):
             return x
-        return as_array(x, "@", dtype=None if self.is_neutral else xp.result_type(self.dtype))
+        return as_array(x, "@", dtype=None if is_neutral else xp.result_type(self.dtype))
 
     # ------------------------------------------------------------------ images and the matrix
 

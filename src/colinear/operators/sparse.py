@@ -178,7 +178,7 @@ class Sparse(LinearOperator):
             raise ShapeError(f"Sparse: {data.shape[-1]} values for {structure.nnz} places.")
         return cls._of(data, structure)
 
-    @property
+    @memo
     def shape(self) -> Shape:
         return (*self.data.shape[:-1], *self.structure.shape)
 
@@ -204,7 +204,7 @@ class Sparse(LinearOperator):
     def _matvec(self, x: Array) -> Array:
         if self.data.ndim == 1 and self._context.backend == "numpy":
             return self.xp.sparse_matmul(self.data, self.structure, x)
-        return LinearOperator._matvec(self, x)
+        return self.xp.sparse_matmul(self.data, self.structure, x[:, None])[..., 0]
 
     @property
     def _has_rows(self) -> bool:

@@ -25,6 +25,9 @@ Map = Callable[[Any], Any]
 # Empty in normal use.
 TEST_HOOKS: list[Any] = []
 
+# What is remembered of an operator that follows from the shapes, dtypes and devices of its arrays.
+KINDS = ("shape", "_context", "xp", "dtype", "is_complex", "_usual_dtype", "_dynamic")
+
 
 def _walk(to_children: Callable[[], Any]) -> Any:
     """What a walk over the tree finds, however deep the tree is."""
@@ -157,11 +160,9 @@ def inside_out(A: Any) -> Iterator[Any]:
             waiting.extend((part, False) for part in reversed(inside) if isinstance(part, Tree))
 
 
-# A property that is computed once per operator.
-#
-# Like `functools.cached_property`, but without the lock that Python 3.11's takes (torch.compile
-# cannot trace it) and with `object.__setattr__`, since operators are frozen. What is remembered is
-# not a field: pytrees, pickles and copies drop it.
+# A property that is computed once per operator: like `functools.cached_property`, but without the
+# lock that Python 3.11's takes (torch.compile cannot trace it) and with `object.__setattr__`, since
+# operators are frozen. What is remembered is not a field: pytrees, pickles and copies drop it.
 
 
 if TYPE_CHECKING:
@@ -255,9 +256,9 @@ def bytes_in(value: Any) -> int:
     return 0 if value is None else int(getattr(value, "nbytes", 8))
 
 
-def map_arrays(f: Map, value: Any) -> Any:
+def map_arrays(f: Map, value: Any, kept: tuple[str, ...] = ()) -> Any:
     """The same nest of tuples, dicts and operators with `f` applied to each array."""
-    return map_parts(value, lambda A: A._map(f), f)
+    return map_parts(value, lambda A: A._map(f, kept), f)
 
 
 def map_parts(value: Any, on_operator: Map, on_leaf: Map) -> Any:
@@ -335,9 +336,6 @@ def index_or_array(values: Any, what: str) -> Any:
     if host.dtype.kind not in "iu" and host.size:
         raise ShapeError(f"{what}: indices must be integers, not {host.dtype}.")
     return Index(host)
-
-
-# --------------------------------------------------------------------------------------------------
 
 
 def directional(A: Any, f: Map, tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -419,8 +417,11 @@ class Tree:
         found = []
         for name in self._fields:
             value = getattr(self, name)
-            is_leaf = name in self._scalars and isinstance(value, (int, float, complex))
-            if is_leaf or is_data(value):
+            if value is None or isinstance(value, (int, float, complex)):
+                is_leaf = name in self._scalars and value is not None
+            else:
+                is_leaf = hasattr(type(value), "_matmat") or is_data(value)
+            if is_leaf:
                 found.append(name)
         return tuple(found)
 
@@ -459,10 +460,15 @@ class Tree:
     def with_arrays(self, arrays: Sequence[Array]) -> Any:
         """The same operator with these in place of its `arrays()`, in their order."""
         own = self.arrays()
-        if all(mine is given for mine, given in zip(own, arrays, strict=True)):
+        given, is_same, is_alike = iter(arrays), True, True
+        for old, new in zip(own, arrays, strict=True):
+            is_same &= new is old
+            is_alike &= type(new) is type(old) and new.dtype == old.dtype and new.shape == old.shape
+            is_alike &= getattr(new, "device", None) == getattr(old, "device", None)
+        if is_same:
             return self  # the very same, which its counters know
-        given = iter(arrays)
-        return self._map(lambda leaf: leaf if namespace_of(leaf) is None else next(given))
+        place = lambda leaf: leaf if namespace_of(leaf) is None else next(given)
+        return self._map(place, KINDS if is_alike else ())
 
     def detach(self) -> Any:
         """The same operator, whose arrays are constants to derivatives; what was one array stays
@@ -476,11 +482,27 @@ class Tree:
                 fixed[id(leaf)] = xp.stop_gradient(leaf)
             return fixed[id(leaf)]
 
-        return self._map(fix)
+        return self._map(fix, (*KINDS, "properties", "_signature"))
 
-    def _map(self, f: Map) -> Any:
-        """The same tree with `f` applied to each leaf."""
-        return self._replace(**{name: map_arrays(f, getattr(self, name)) for name in self._dynamic})
+    def _map(self, f: Map, kept: tuple[str, ...] = ()) -> Any:
+        """The same tree with `f` applied to each leaf; what is `kept` of its memos stays true."""
+        copy, dynamic = object.__new__(type(self)), self._dynamic
+        own, memos = self.__dict__, copy.__dict__
+        for name in self._fields:
+            value = getattr(self, name)
+            if name not in dynamic:
+                memos[name] = value
+            elif isinstance(value, Tree):
+                memos[name] = value._map(f, kept)
+            else:
+                is_nest = isinstance(value, (tuple, list, dict))
+                memos[name] = map_arrays(f, value, kept) if is_nest else f(value)
+        if signatures.is_compiling is not None and signatures.is_compiling():
+            kept = ()  # torch would compile again where there is more to remember
+        for name in ("_claims", *kept):
+            if name in own:
+                memos[name] = own[name]
+        return copy
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self)._unflatten, self._flatten()[::-1]

@@ -250,7 +250,7 @@ def as_preconditioner(M: Any, A: Any) -> LinearOperator | None:
     """
     if M is None:
         return None
-    A = as_operator(A)
+    A = A if isinstance(A, LinearOperator) else as_operator(A)
     name = type(M).__name__
     if callable(M) and not isinstance(M, LinearOperator):
         if isinstance(M, type):
@@ -270,7 +270,7 @@ def as_preconditioner(M: Any, A: Any) -> LinearOperator | None:
                 f"preconditioner: {name} gave {M!r}; expected an operator that approximates the "
                 "inverse of A."
             )
-    return _checked(as_operator(M), A, name)
+    return _checked(M if isinstance(M, LinearOperator) else as_operator(M), A, name)
 
 
 def _checked(M: LinearOperator, A: LinearOperator, name: str) -> LinearOperator:
@@ -283,15 +283,16 @@ def _checked(M: LinearOperator, A: LinearOperator, name: str) -> LinearOperator:
             "approximate A^-1. "
             "(Where structure splits A, give a factory, or opaque(A).)"
         )
-    broadcast_batches(M.batch_shape, A.batch_shape, what="preconditioner")
-    if M.is_neutral or A.is_neutral:
+    broadcast_batches(M.shape[:-2], A.shape[:-2], what="preconditioner")
+    (backend, _, device), own = A._context, M._context
+    if None in (own.backend, backend):
         return M
-    if M.backend != A.backend:
-        advice = f"Convert one: M.to(backend={A.backend!r})."
+    if own.backend != backend:
+        advice = f"Convert one: M.to(backend={backend!r})."
         raise BackendError(
-            f"preconditioner: {name} is a {M.backend} operator and A a {A.backend} one. {advice}"
+            f"preconditioner: {name} is a {own.backend} operator and A a {backend} one. {advice}"
         )
-    check_device(f"preconditioner {name}", A.device, M.device)
+    check_device(f"preconditioner {name}", device, own.device)
     if M.is_complex and not A.is_complex:
         raise DtypeError(
             f"preconditioner: {name} is complex and A is real; make A complex, or take a real "
@@ -313,7 +314,7 @@ class Preconditioner:
     needs_positive: ClassVar[bool] = False
 
     def __call__(self, A: Any) -> LinearOperator:
-        A, name = as_operator(A), type(self).__name__
+        A, name = A if isinstance(A, LinearOperator) else as_operator(A), type(self).__name__
         m, n = A.shape[-2:]
         if m != n:
             raise ShapeError(

@@ -50,18 +50,16 @@ def dtype_name(dtype: Any) -> str:
     return jnp.dtype(dtype).name
 
 
-def _dtype(x: Any) -> Any:
-    return x.dtype if hasattr(x, "dtype") else jnp.result_type(x)
-
-
 def is_complex(x: Any) -> builtins.bool:
     """Whether an array or dtype is complex."""
-    return jnp.issubdtype(_dtype(x), jnp.complexfloating)
+    dtype = x.dtype if hasattr(x, "dtype") else jnp.result_type(x)
+    return jnp.issubdtype(dtype, jnp.complexfloating)
 
 
 def is_floating(x: Any) -> builtins.bool:
     """Whether an array or dtype is real or complex floating, not integer or boolean."""
-    return jnp.issubdtype(_dtype(x), jnp.inexact)
+    dtype = x.dtype if hasattr(x, "dtype") else jnp.result_type(x)
+    return jnp.issubdtype(dtype, jnp.inexact)
 
 
 def real_dtype(dtype: Any) -> Any:
@@ -100,6 +98,8 @@ def adopt(x: np.ndarray, device: Any) -> jax.Array:
 
 
 def astype(x: Any, dtype: Any) -> jax.Array:
+    if x.dtype == dtype and not getattr(x, "weak_type", False):
+        return x
     dtype = dtype_from(dtype)
     if is_complex(x) and not is_complex(dtype):
         x = x.real  # JAX warns that it discards the imaginary part
@@ -218,7 +218,10 @@ def staged(x: Any) -> jax.Array:
 
 def is_differentiated(*arrays: Any) -> builtins.bool:
     """Whether derivatives of what is computed from these may be recorded."""
-    return builtins.any(isinstance(x, jax.core.Tracer) for x in arrays)
+    for x in arrays:
+        if isinstance(x, jax.core.Tracer):
+            return True
+    return False
 
 
 # arithmetic and products

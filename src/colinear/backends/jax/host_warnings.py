@@ -116,7 +116,7 @@ def warn_later(
         if which := int(np.max(which, initial=0)):
             warnings.warn(messages[which - 1], category, stacklevel=3)
         return result
-    texts = tuple(f"{category.__name__}: {message}" for message in messages)
+    texts = tuple([f"{category.__name__}: {message}" for message in messages])
     arrays = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
     warned = iter(_warn_p.bind(jnp.max(which.astype(np.int32), initial=0), *arrays, texts=texts))
     return jax.tree.map(lambda leaf: next(warned) if isinstance(leaf, jax.Array) else leaf, result)

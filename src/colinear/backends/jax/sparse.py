@@ -37,7 +37,7 @@ def sparse_matmul(data: Any, structure: Any, X: Any) -> jax.Array:
     rank = max(data.ndim - 1, X.ndim - 2)
     data = jnp.reshape(data, (1,) * (rank - data.ndim + 1) + data.shape).astype(dtype)
     X = jnp.reshape(X, (1,) * (rank - X.ndim + 2) + X.shape).astype(dtype)
-    return _bind(data, X, structure)
+    return product.bind(data, X, *_indices(structure), structure=structure)
 
 
 def sparse_array(data: Any, structure: Any) -> Any:
@@ -66,7 +66,7 @@ def _indices(structure: Any) -> tuple[Any, ...]:
         # concrete arrays even inside a trace, so that they can be kept (by jnp.asarray they would
         # be traced in a linear_transpose)
         with jax.ensure_compile_time_eval():
-            found = tuple(jax.device_put(x) for x in _layout(structure))
+            found = tuple(map(jax.device_put, _layout(structure)))
         structure.memo["jax"] = found
     return found
 

@@ -414,9 +414,8 @@ def inverse(A: LinearOperator, method: Method | None = None) -> Any:
     return factorise("inv", A, None, method, lambda found: Inverse(A, found.factor), like)
 
 
-def check_square(A: LinearOperator) -> None:
-    """An error where A has no inverse because of its shape."""
-    square_size("inv", A, "an inverse", "Use pinv(A).")
+# an error where A has no inverse because of its shape
+check_square = functools.partial(square_size, "inv", need="an inverse", instead="Use pinv(A).")
 
 
 def fits_as_a_whole(A: LinearOperator) -> bool:

@@ -281,7 +281,7 @@ def _attached(
     solved = equation(
         solution,
         Solution._matmat,
-        first=lambda _, *arrays: (solution.with_arrays(arrays).Z + 0,),
+        first=lambda _, arrays: (solution.with_arrays(arrays).Z + 0,),
     )
     Z = solved(xp.concat([xp.astype(B, Z.dtype), R], axis=-1), solution.arrays())
     count = X.shape[-1]
