@@ -23,7 +23,7 @@ BASE = {"errors", "info", "status", "properties", "dispatch", "backends"}
 ARROWS = {
     "errors": set(),
     "status": {"errors", "backends"},
-    "info": {"errors", "status", "backends", "plotting"},
+    "info": {"errors", "status", "backends"},
     "properties": {"errors", "backends", "dispatch", "operators"},
     "dispatch": BASE | {"explain"},
     "backends": {"errors", "operators"},  # operators: for `torch.nn.Module`s of them
