@@ -19,10 +19,11 @@ LARGEST_FOLDER = 40  # files
 FILES = 190
 
 # A package may import those named beside it, and itself.
-BASE = {"errors", "info", "status", "properties", "dispatch", "backends"}
+BASE = {"errors", "info", "status", "properties", "dispatch", "backends", "rates"}
 ARROWS = {
     "errors": set(),
     "status": {"errors", "backends"},
+    "rates": {"backends"},
     "info": {"errors", "status", "backends"},
     "properties": {"errors", "backends", "dispatch", "operators"},
     "dispatch": BASE | {"explain"},

@@ -11,7 +11,7 @@ import html
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from .dispatch.calls import why_whole
 from .dispatch.resolution import guard_name
 from .info import Scope, draw, state
 from .operators.printing import write
+from .rates import Rates, rates_of
 
 __all__ = ["Cost", "Plan", "explain"]
 
@@ -42,11 +43,13 @@ class Plan:
     identity : str
         The identity that the rule uses, or why the method was chosen.
     cost : Cost
-        Of the whole, parts included.
+        Of the whole, parts included; its `seconds` are a forecast for this machine.
     children : tuple of Plan
         The calls that the rule makes.
     rejected : tuple of (str, str)
         The other rules that match, and why they were not taken.
+    figures : str
+        Where the rates come from by which times are forecast; empty in the parts.
     """
 
     function: str
@@ -56,6 +59,7 @@ class Plan:
     cost: Cost
     children: tuple[Plan, ...] = ()
     rejected: tuple[tuple[str, str], ...] = ()
+    figures: str = ""
 
     @property
     def rules(self) -> list[str]:
@@ -71,12 +75,17 @@ class Plan:
             waiting.extend(reversed(plan.children))
 
     def __str__(self) -> str:
-        return draw(self, _line, lambda plan: plan.children)
+        tree = draw(self, _line, lambda plan: plan.children)
+        return f"{tree}\n{self.figures}" if self.figures else tree
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f'<div style="font-family: monospace; line-height: 1.5">{_html(self)}</div>'
+        figures = f'<div style="opacity: 0.6">{html.escape(self.figures)}</div>'
+        return (
+            '<div style="font-family: monospace; line-height: 1.5">'
+            f"{_html(self)}{figures if self.figures else ''}</div>"
+        )
 
 
 def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Plan:
@@ -111,7 +120,7 @@ def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Pl
             function(*arguments, **keywords)
     finally:
         state.current = outer
-    return planner.plans[0]
+    return replace(planner.plans[0], figures=planner.figures)
 
 
 def _examples(f: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
@@ -131,6 +140,7 @@ class Planner:
     def __init__(self, compares: bool = True) -> None:
         self.plans: list[Plan] = []
         self.has_begun = False
+        self.figures = ""  # where the rates come from
         # whether rules that were not taken are planned too, for their costs
         self.compares = compares
 
@@ -147,6 +157,8 @@ class Planner:
         `displaced`: a rule that the method does not allow, and why.
         """
         siblings, self.plans, self.has_begun = self.plans, [], True
+        rates = rates_of(A)
+        self.figures = rates.origin
         try:
             name, identity = chosen.name, chosen.identity
             own = None if chosen.cost is None else chosen.cost(A)
@@ -165,18 +177,28 @@ class Planner:
         finally:
             self.plans = siblings
         if own is None:
-            own = sum((child.cost for child in children), Cost(float(A.flops), float(A.nbytes)))
+            product = timed(Cost(float(A.flops), float(A.nbytes)), rates)
+            own = sum((child.cost for child in children), product)
+        own = timed(Cost.of(own), rates)
+        own = replace(own, seconds=own.seconds + rates.call)
         rejected = tuple(_rejected(f, A, arguments, chosen, displaced)) if self.compares else ()
         expression = _expression(A)
-        siblings.append(Plan(f.name, expression, name, identity, Cost.of(own), children, rejected))
+        siblings.append(Plan(f.name, expression, name, identity, own, children, rejected))
         return result
+
+
+def timed(cost: Cost, rates: Rates) -> Cost:
+    """The cost with seconds: of flops of which no more is said, those of products with vectors."""
+    if not math.isnan(cost.seconds):
+        return cost
+    return replace(cost, seconds=cost.flops / rates.product)
 
 
 def _cost_of(f: Function, rule: Rule, A: Any, arguments: tuple[Any, ...]) -> Cost | None:
     """What a rule that applies but was not taken would cost; None if it cannot be told without
     doing its work."""
     if rule.cost is not None:
-        return Cost.of(rule.cost(A))
+        return timed(Cost.of(rule.cost(A)), rates_of(A))
     if rule.direct:
         return None
     outer, planner = state.current, Planner(compares=False)
@@ -225,7 +247,9 @@ def _rejected(
             and other.cost is not None
             and chosen.cost is not None
         ):
-            costs = [_cost_text(Cost.of(cost(A))) for cost in (other.cost, chosen.cost)]
+            rates = rates_of(A)
+            both = [timed(Cost.of(cost(A)), rates) for cost in (other.cost, chosen.cost)]
+            costs = list(map(_cost_text, both))
             yield other.name, f"costs {costs[0]}, not {costs[1]}"
         else:
             cost = _cost_of(f, other, A, arguments)
@@ -282,7 +306,15 @@ def _html(plan: Plan) -> str:
 def _cost_text(cost: Cost) -> str:
     flops = _human(cost.flops, 1000.0, ("", "k", "M", "G", "T", "P", "E"))
     memory = _human(cost.memory, 1024.0, ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
-    return f"{flops}flop, {memory}B"
+    return f"{flops}flop, {memory}B, {_time_text(cost.seconds)}"
+
+
+def _time_text(seconds: float) -> str:
+    """A time of two digits: more a forecast does not have."""
+    most = {"us": 1e-3, "ms": 1.0, "s": 120.0, "min": 7200.0, "h": math.inf}
+    unit = next(unit for unit, limit in most.items() if not seconds >= limit)
+    size = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}[unit]
+    return f"{float(f'{seconds / size:.2g}'):.5g} {unit}"
 
 
 def _human(x: float, step: float, prefixes: tuple[str, ...]) -> str:

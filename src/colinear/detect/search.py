@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..dispatch import Cost
 from ..functions.solve.cost import dense_work, least_squares_work, sparse_work
 from ..operators import (
     Banded,
@@ -36,6 +37,7 @@ from ..operators import (
 )
 from ..operators.sparse_algebra import as_sparse, multiply_out
 from ..properties import SELF_ADJOINT, STIEFEL
+from ..rates import rates_of
 from .factors import (
     kronecker,
     kronecker_plus_identity,
@@ -92,7 +94,7 @@ def cost(A: Any) -> float:
     if isinstance(A, Sum):
         return _cost_of_sum(A)
     if m != n:
-        return least_squares_work(A).work
+        return _with_forming(A, least_squares_work(A))
     if isinstance(A, Toeplitz):
         return INDIRECT * 4 * n * n
     if isinstance(A, Banded):
@@ -100,8 +102,13 @@ def cost(A: Any) -> float:
         return min(INDIRECT * 2 * n * (lower + 1) * (lower + upper + 1), _formed(A))
     if isinstance(A, Sparse):
         # the fill is estimated as of a grid; what is scattered at random has far less
-        return min(sparse_work(A).work / 2, _formed(A))
+        return min(sparse_work(A).seconds * rates_of(A).dense / 2, _formed(A))
     return _formed(A)
+
+
+def _with_forming(A: LinearOperator, cost: Cost) -> float:
+    """The flops of a factorisation, where those of forming the matrix count as in blocks."""
+    return cost.flops + (INDIRECT / 2 - 1) * A.dense_flops
 
 
 def _cost_of_sum(A: Sum) -> float:
@@ -121,7 +128,7 @@ def _cost_by_eigenvectors(A: LinearOperator, parts: Sequence[LinearOperator]) ->
 
 def _formed(A: LinearOperator) -> float:
     """A dense factorisation, and a solve with its factors."""
-    return dense_work(A).work + INDIRECT * 2 * A.shape[-1] ** 2
+    return _with_forming(A, dense_work(A)) + INDIRECT * 2 * A.shape[-1] ** 2
 
 
 def _spectral(A: LinearOperator) -> float:

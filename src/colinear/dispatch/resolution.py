@@ -7,8 +7,9 @@ import copy
 import functools
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..errors import AmbiguityError
@@ -74,13 +75,17 @@ MOST_MEETS = 256  # alternatives of an overlap that are looked at before a pair 
 
 @dataclass(frozen=True)
 class Cost:
-    """Floating-point operations and bytes. Costs add."""
+    """Floating-point operations, bytes, and seconds as forecast for this machine, NaN where nothing
+    is said of them. Costs add."""
 
     flops: float = 0.0
     memory: float = 0.0
+    seconds: float = field(default=math.nan, compare=False)  # which differ between machines
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(self.flops + other.flops, self.memory + other.memory)
+        return Cost(
+            self.flops + other.flops, self.memory + other.memory, self.seconds + other.seconds
+        )
 
     @staticmethod
     def of(x: Any) -> Cost:
@@ -225,11 +230,14 @@ def decide(A: Any, found: Resolution, arguments: tuple[Any, ...] = ()) -> Rule:
     if any(r.cost is None for r in contenders):
         raise AmbiguityError(_ambiguous(contenders))
 
-    def price(rule: Rule) -> tuple[Any, ...]:
-        cost = Cost.of(rule.cost(A))  # type: ignore[misc]
-        return cost.flops, cost.memory, rule.number
+    costs = [Cost.of(rule.cost(A)) for rule in contenders]  # type: ignore[misc]
+    are_timed = not any(math.isnan(cost.seconds) for cost in costs)
 
-    return min(contenders, key=price)
+    def price(i: int) -> tuple[Any, ...]:
+        cost = costs[i]
+        return cost.seconds if are_timed else cost.flops, cost.memory, contenders[i].number
+
+    return contenders[min(range(len(costs)), key=price)]
 
 
 def _contenders(A: Any, i: int, found: Resolution, arguments: tuple[Any, ...]) -> list[Rule]:

@@ -169,6 +169,12 @@ def device_of(x: Any) -> torch.device:
     return x.device
 
 
+def device_memory(device: Any) -> float:
+    """Bytes of the memory of a device, infinity where that is not known."""
+    is_cuda = torch.device(device).type == "cuda"
+    return float(torch.cuda.get_device_properties(device).total_memory if is_cuda else "inf")
+
+
 def to_device(x: Any, device: Any) -> torch.Tensor:
     return x if device is None else x.to(device)
 

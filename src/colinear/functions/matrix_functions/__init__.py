@@ -37,6 +37,7 @@ from ..common import (
     square_size,
     to_result_dtype,
 )
+from ..solve.cost import lapack_cost
 from ..spectrum import eig
 from .krylov import cost as product_cost
 from .krylov import krylov_operator
@@ -284,7 +285,7 @@ def _by_eigenbasis(
 def _cost(A: LinearOperator, products: float, bytes_held: float) -> Cost:
     """Of an algorithm on the matrix, by so many products of matrices."""
     size = math.prod(A.shape)
-    return Cost(products * A.shape[-1] * size, bytes_held * size)
+    return lapack_cost(A, products * A.shape[-1] * size, bytes_held * size)
 
 
 def by_unitary(A: LinearOperator, f: Scalar, method: Method) -> LinearOperator:

@@ -32,6 +32,7 @@ from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import FIRST_FAILURE, Status, combine, deliver, first_failure, known_status
 from .. import matrix_functions
 from ..common import host_value, ignore_float_errors, to_result_dtype
+from ..solve.cost import products_cost
 from .krylov_derivatives import (
     along_program,
     back_program,
@@ -93,7 +94,7 @@ def matrix_of_function(A: Any) -> LinearOperator:
 def cost(A: LinearOperator, method: Any) -> Cost:
     """Of one product with f(A)."""
     n, steps = A.shape[-1], getattr(method, "max_iters", None) or STEPS
-    return Cost(steps * (A.flops + 4.0 * steps * n), 8.0 * steps * n)
+    return products_cost(A, steps, 4.0 * steps * n, 8.0 * steps * n)
 
 
 @dataclass(frozen=True)

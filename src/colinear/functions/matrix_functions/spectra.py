@@ -45,7 +45,8 @@ from ..common import (
     report_failure,
     seen_value,
 )
-from ..solve.inverse import LARGEST_DENSE, inv
+from ..solve.cost import largest_dense
+from ..solve.inverse import inv
 from ..spectrum import eig, factors_self_adjoint, spectrum_by_factors
 from ..spectrum.compositions import split_shift
 from ..spectrum.order import combinations
@@ -222,7 +223,7 @@ def has_factored_spectrum(A: LinearOperator) -> bool:
     with all of their eigenpairs at hand."""
     form = kronecker_form(A) if A.properties & SELF_ADJOINT else None
     return form is not None and all(
-        factor.shape[-1] <= LARGEST_DENSE
+        factor.shape[-1] <= largest_dense(A)
         or isinstance(factor, (Diagonal, Identity, ScaledIdentity))
         for factor in form[0].operands
     )
@@ -253,7 +254,7 @@ def has_general_factors(A: LinearOperator, method: Any = None) -> bool:
         (method is None or isinstance(method, Auto))
         and not A.properties & SELF_ADJOINT
         and 0 not in A.shape
-        and all(factor.shape[-2] == factor.shape[-1] <= LARGEST_DENSE for factor in A.operands)
+        and all(factor.shape[-2] == factor.shape[-1] <= largest_dense(A) for factor in A.operands)
         and not any(is_traced_or_differentiated(A.xp, A.xp.staged(leaf)) for leaf in A.arrays())
         and not is_half(A.xp, A.dtype)
     )
@@ -406,7 +407,7 @@ def has_dense_eigenvectors(A: LinearOperator) -> bool:
 
 def is_too_large(A: LinearOperator) -> bool:
     """Whether A has no matrix, and would have too large a one."""
-    return A.shape[-1] > LARGEST_DENSE and not isinstance(A, Dense)
+    return A.shape[-1] > largest_dense(A) and not isinstance(A, Dense)
 
 
 def is_worth(A: LinearOperator, columns: int) -> bool:

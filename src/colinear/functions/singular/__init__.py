@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import autodiff
 from ...backends import Array, adjoint, positive_or_one, without_zeros
-from ...dispatch import Choice, Cost, function
+from ...dispatch import Choice, function
 from ...errors import ShapeError
 from ...info import Info, report
 from ...methods import SINGULAR, SVD, Auto, Method, fitting
@@ -29,7 +29,7 @@ from ..common import (
     to_result_dtype,
 )
 from ..diagonal import BLOCK, by_columns
-from ..solve.cost import is_too_large
+from ..solve.cost import is_too_large, lapack_cost
 from ..solve.inverse import column_norms, inv, squares
 from ..spectrum.order import checked_count, is_affordable
 from .iterate import (
@@ -201,7 +201,7 @@ def singular_triplets(
     run = lambda: gram_triplets(A, k, chosen) or _without_gram(A, k, chosen)
     why = "few triplets of a tall matrix: eigenvectors of A^H A, if they are accurate enough"
     m, n, batch = max(A.shape[-2:]), smaller_side(A), math.prod(A.batch_shape)
-    cost = Cost(2.0 * batch * m * n * (n + 3 * k), 8.0 * batch * (n * n + m * k))
+    cost = lapack_cost(A, 2.0 * batch * m * n * (n + 3 * k), 8.0 * batch * (n * n + m * k))
     return Choice(run, "Gram", cost, why, partial(triplets_like, A, k))
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...backends import Array, namespace_of
-from ...dispatch import Choice, Rule, function
+from ...dispatch import Choice, Cost, Rule, function
 from ...errors import ShapeError
 from ...factors.inverse import Implicit, Inverse
 from ...factors.iterated import Attempts, Iterated
@@ -49,7 +49,7 @@ from .auto import (
     starting_point,
     with_tolerance_for_parts,
 )
-from .cost import Work, dense_work, sparse_work
+from .cost import dense_work, sparse_work
 from .elimination import is_recorded_and_seen
 from .families import inv_sparse, is_sparse_and_seen
 from .inverse import REFINEMENTS, are_small, column_norms, factorise, inv
@@ -95,7 +95,7 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
     A = placed_beside(A, b) if A._context.backend is None else A
     system = System.of(A, b, method)
     if _is_tried_first(system):
-        fill: Callable[[], Work] = partial(sparse_work, A)  # type: ignore[arg-type]
+        fill: Callable[[], Cost] = partial(sparse_work, A)  # type: ignore[arg-type]
         return attempt(A, fill, TRIAL, lambda: _by_trial(system, None, TRIAL, fill), lambda: b)
     found = inv.find(A, (method,))
     trial = None if isinstance(A, Dense) else _trial(system, found)  # whose matrix is there
@@ -332,7 +332,7 @@ def _is_tried_first(s: System) -> bool:
     return is_sparse_and_seen(A) and can_be_watched(A, s.B)
 
 
-def _trial(s: System, found: Rule) -> tuple[Callable[[], Work], int | None] | None:
+def _trial(s: System, found: Rule) -> tuple[Callable[[], Cost], int | None] | None:
     """The work of a factorisation, if it is asked for, and how many products are tried before it
     (None: any number); None if none are."""
     A = s.A
@@ -348,7 +348,7 @@ def _trial(s: System, found: Rule) -> tuple[Callable[[], Work], int | None] | No
     return None if most == 0 else (work, most)
 
 
-def _by_trial(s: System, found: Rule | None, most: int | None, work: Callable[[], Work]) -> Any:
+def _by_trial(s: System, found: Rule | None, most: int | None, work: Callable[[], Cost]) -> Any:
     """The solution by iterations if they converge in as many products; else as if none had been
     tried."""
     result = solve_by_trial(s, most, work)

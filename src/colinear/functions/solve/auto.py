@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...backends import Array, namespace_of
@@ -41,14 +42,14 @@ from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, failed, state
 from ..common import array_like, have_failed, host_value, is_traced_or_differentiated, seen_value
 from .cost import (
-    MEMORY,
     SHARE,
-    Work,
     affordable_products,
     dense_work,
     iterated_work,
     least_squares_work,
+    memory_to_form,
     prefers_iteration,
+    products_cost,
 )
 
 # `Auto` without a factorisation: which iterations to try, and in which order.
@@ -86,7 +87,7 @@ def iterates(A: LinearOperator, method: Any) -> bool:
     """Whether `Auto` iterates with A, rather than form and factor its matrix."""
     if isinstance(A, Dense) or not is_automatic(method):  # whose matrix is there
         return False
-    return prefers_iteration(A, dense_work(A))
+    return prefers_iteration(A, partial(dense_work, A))
 
 
 LOOK_EVERY = 12  # steps, between two forecasts
@@ -96,17 +97,17 @@ TRIAL = 24  # steps that cost less than to look at how a sparse matrix would fil
 SPARSE_TRIAL = 1000  # rows from which that is so
 
 
-def products_to_try(A: LinearOperator, direct: Callable[[], Work], B: Array) -> int | None:
+def products_to_try(A: LinearOperator, direct: Callable[[], Cost], B: Array) -> int | None:
     """How many products with A are tried before a factorisation that takes the work `direct()`;
     None: any number."""
     A = with_symmetry_of_entries(A)
     # nothing could be tried again: the guess decides
     if any(A.xp.is_traced(x) for x in (B, *A.arrays())):
         is_dear = A.dense_flops > MOST_FLOPS_TO_FORM and not isinstance(A, Sparse)
-        return None if is_dear or prefers_iteration(A, direct(), B.shape[-1]) else 0
+        return None if is_dear or prefers_iteration(A, direct, B.shape[-1]) else 0
     is_large = isinstance(A, Sparse) and A.shape[-1] >= SPARSE_TRIAL
     least = None if fast_part(A) is None else FEWEST_FAST_STEPS
-    most = affordable_products(A, direct(), B.shape[-1], least)
+    most = affordable_products(A, direct, B.shape[-1], least)
     return TRIAL if most == 0 and is_large and looks_definite(A) else most
 
 
@@ -128,7 +129,7 @@ class Patience:
     """
 
     def __init__(
-        self, A: LinearOperator, direct: Callable[[], Work], columns: int, tol: float, least: int
+        self, A: LinearOperator, direct: Callable[[], Cost], columns: int, tol: float, least: int
     ):
         self.A, self.direct, self.columns, self.tol, self.free = A, direct, columns, tol, least
         self.most: float | None = None  # products that cost as much as the factorisation
@@ -142,8 +143,8 @@ class Patience:
         before, self.before = self.before, worst
         if made >= self.free and self.most is None:
             work = self.direct()
-            step = iterated_work(self.A, self.columns, 1).work
-            self.most = math.inf if work.memory > MEMORY else work.work / step
+            step = iterated_work(self.A, self.columns, 1).seconds
+            self.most = math.inf if work.memory > memory_to_form(self.A) else work.seconds / step
             self.free = max(self.free, int(self.most / SHARE) if self.most < math.inf else made)
         if made < self.free or self.most is None or not self.tol < worst < math.inf:
             return False
@@ -154,7 +155,7 @@ class Patience:
 
 
 def solve_by_trial(
-    s: Any, most: int | None, direct: Callable[[], Work]
+    s: Any, most: int | None, direct: Callable[[], Cost]
 ) -> tuple[Array, Info] | None:
     """A^-1 B of the system `s` by iterations, of at most so many products, or more where they will
     be cheaper than the factorisation; None where that does better."""
@@ -167,7 +168,7 @@ def solve_by_trial(
     found = attempts(A, s.method, None if is_patient else most, only, callback).run(B, s.is_vector)
     status = found[1].status
     if status is Status.STOPPED or failed(found[1]._status) is not False:
-        if most == TRIAL and affordable_products(A, direct(), B.shape[-1]) is None:
+        if most == TRIAL and affordable_products(A, direct, B.shape[-1]) is None:
             return attempts(A, s.method).run(B, s.is_vector)
         return found if most != TRIAL and status is Status.NONFINITE else None
     return found
@@ -294,7 +295,7 @@ def try_least_squares(
     None. `arrays` and `columns`: the right sides, and how many they are.
     """
     direct = least_squares_work(A)
-    most = affordable_products(A, direct, columns) if has_adjoint(A) else 0
+    most = affordable_products(A, lambda: direct, columns) if has_adjoint(A) else 0
     is_watched = is_traced_or_differentiated(A.xp, *arrays, *A.arrays())
     if most == 0 or (most is not None and is_watched):
         return None
@@ -303,12 +304,12 @@ def try_least_squares(
     # Unless a tolerance was asked for, x is to be that of a matrix nearer to A than sqrt(eps) |A|:
     # the error of least squares grows with the square of the condition.
     lsmr = lsmr if lsmr.tol is not None else replace(lsmr, tol=A.xp.eps(A.dtype) ** 0.75)
-    cost = lambda: Cost(iterated_work(A, 1, most).flops, working_memory(lsmr, A))
+    cost = lambda: replace(iterated_work(A, 1, most), memory=working_memory(lsmr, A))
     why = lambda: _alternative(direct, most)
     return Choice(lambda: run(lsmr, most), "LSMR", cost, why, like)
 
 
-def _alternative(direct: Work, most: int | None) -> str:
+def _alternative(direct: Cost, most: int | None) -> str:
     """What a factorisation would cost, and when it comes next."""
     size = direct.memory / 2**20
     memory = f"{size:.3g} MiB" if size < 1024 else f"{size / 1024:.3g} GiB"
@@ -352,7 +353,7 @@ def cheap_diagonal(A: LinearOperator) -> Array | None:
 
 def attempt(
     A: LinearOperator,
-    direct: Callable[[], Work],
+    direct: Callable[[], Cost],
     products: int | None,
     run: Callable[[], Any],
     like: Callable[[], Any],
@@ -380,7 +381,8 @@ def cost_of_iteration(
     A: LinearOperator, products: int | None = None, first: Iterative | None = None
 ) -> Cost:
     """What `Auto` expects the iteration that it tries first to cost."""
-    return Cost(iterated_work(A, 1, products).flops, working_memory(first or candidates(A)[0], A))
+    work = iterated_work(A, 1, products)
+    return replace(work, memory=working_memory(first or candidates(A)[0], A))
 
 
 # Iterative methods for `inv`, `solve` and `lstsq`: what they are given, and what becomes of the
@@ -447,7 +449,8 @@ def iterate(
     m, n = A.shape[-2:]
 
     def cost() -> Cost:
-        return Cost(method.typical(m, n) * (A.flops + 10.0 * max(m, n)), working_memory(method, A))
+        products = method.typical(m, n)
+        return products_cost(A, products, 10.0 * max(m, n), working_memory(method, A))
 
     def why() -> str:
         count = f"at {A.flops:.2g} flop a product, {method.typical(m, n)} products or so"

@@ -39,9 +39,9 @@ from ...operators.sparse_algebra import BAND, DIAGONAL, as_sparse
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Stiefel
 from ...status import FIRST_FAILURE, Status
 from ..common import host_value, ignore_float_errors, is_half, to_result_dtype
-from ..solve.cost import estimated_fill
+from ..solve.cost import estimated_fill, largest_dense
 from ..solve.families import fills_in
-from ..solve.inverse import LARGEST_DENSE, inv
+from ..solve.inverse import inv
 
 # Inverses for eigenvalues: where structure makes (A - shift I)^-1 cheap, the pairs nearest to the
 # shift are its extreme ones.
@@ -75,7 +75,7 @@ def inverse_at(A: LinearOperator, shift: complex, form: bool) -> Shifted | None:
     too, but for ties.
     """
     if not is_cheap(shifted(A, shift)):
-        if not form or A.shape[-1] > LARGEST_DENSE or is_known_by_products(A):
+        if not form or A.shape[-1] > largest_dense(A) or is_known_by_products(A):
             return None
         A = Dense(A.to_dense())._claim(A.properties)
     found = _inverse(A, shift)
@@ -221,7 +221,7 @@ def is_cheap(A: LinearOperator) -> bool:
         return estimated_fill(A.structure)[0] <= FILL
     plan = inv.explain(A)
     dense = any(step.rule in ("Cholesky", "LDL", "LU", "QR") for step in plan.walk())
-    return not dense or A.shape[-1] <= LARGEST_DENSE
+    return not dense or A.shape[-1] <= largest_dense(A)
 
 
 # Eigenvectors and null spaces of sums by stochastic gradients, `method=SVRG()`: what is run, and
