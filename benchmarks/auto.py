@@ -30,6 +30,7 @@ import scipy.sparse as sp
 
 import colinear as co
 from colinear.functions.solve.families import inv_sparse
+from colinear.operators.sparse_algebra import as_sparse
 
 TOL = 1e-5  # of answers beside those of Auto, relative to the largest entry
 LONG = 0.3  # seconds, from which on a call is made only twice
@@ -55,7 +56,7 @@ def normal(*shape: int) -> Any:
 
 def definite(n: int) -> Any:
     X = normal(n, n)
-    return X @ X.T / n + 0.1 * np.eye(n)
+    return X @ X.T / n + 1e-3 * np.eye(n)
 
 
 def grid(m: int, dimensions: int) -> Any:
@@ -93,7 +94,7 @@ PROBLEMS = [
     Problem(
         "dense, general",
         (100, 400, 1500),
-        lambda n: (co.Dense(normal(n, n) / math.sqrt(n) + 3 * np.eye(n)), normal(n)),
+        lambda n: (co.Dense(normal(n, n)), normal(n)),
         {"LU": co.LU(), "QR": co.QR(), "GMRES": co.GMRES(), "BiCGSTAB": co.BiCGSTAB()},
     ),
     Problem("Poisson, 2-D", (30, 100, 250), lambda m: (co.PSD(co.Sparse(grid(m, 2))), normal(m**2)), SPARSE),
@@ -102,13 +103,13 @@ PROBLEMS = [
         "Sparse + Diagonal",
         (30, 100, 250),
         lambda m: (co.Sparse(grid(m, 2)) + co.Diagonal(0.1 + np.abs(normal(m * m))), normal(m * m)),
-        {"elimination": lambda A, b: eliminated(co.Sparse(A.to_scipy_sparse()), b)} | POSITIVE,
+{"elimination": lambda A, b: eliminated(as_sparse(A), b)} | POSITIVE,
     ),
     Problem(
         "Kernel + c I",
         (300, 1000, 2500),
         lambda n: (co.PSD(co.Kernel(gaussian, points(n))) + 0.1 * co.Identity(n), normal(n)),
-        DIRECT | {"CG": co.CG(), "CG, Nyström": co.CG(preconditioner=co.NystromPreconditioner(50))},
+        DIRECT | {"CG": co.CG(), "CG, Nyström": co.CG(preconditioner=co.Nystrom(rank=50))},
     ),
     Problem(
         "Kronecker + c I",
@@ -128,7 +129,7 @@ PROBLEMS = [
         lambda n: (co.PSD(co.Diagonal(1 + np.abs(normal(n)))) + co.LowRank(normal(n, 20)), normal(n)),
         {"CG": co.CG(), "MINRES": co.MINRES(), "hidden": lambda A, b: co.solve(co.opaque(A), b)},
     ),
-    Problem("lstsq, dense", (50, 200, 600), lambda n: (co.Dense(normal(4 * n, n)), normal(4 * n)), LEAST_SQUARES, co.lstsq),
+    Problem("lstsq, dense", (50, 200, 600), lambda n: (co.Dense(normal(4 * n, n) * np.logspace(0, -3, n)), normal(4 * n)), LEAST_SQUARES, co.lstsq),
     Problem(
         "lstsq, sparse",
         (100, 400, 1500),

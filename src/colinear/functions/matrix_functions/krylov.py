@@ -43,7 +43,7 @@ from .krylov_derivatives import (
     ritz_values,
     starts_of,
 )
-from .spectra import closed_over, is_too_large, is_worth, refuse_derivative
+from .spectra import TYPICAL_STEPS, closed_over, is_too_large, is_worth, refuse_derivative
 
 STEPS = 200  # the most of a run, unless told
 HALVINGS = 10  # of an exponent that is too large for one run
@@ -93,7 +93,7 @@ def matrix_of_function(A: Any) -> LinearOperator:
 
 def cost(A: LinearOperator, method: Any) -> Cost:
     """Of one product with f(A)."""
-    n, steps = A.shape[-1], getattr(method, "max_iters", None) or STEPS
+    n, steps = A.shape[-1], min(TYPICAL_STEPS, getattr(method, "max_iters", None) or STEPS)
     return products_cost(A, steps, 4.0 * steps * n, 8.0 * steps * n)
 
 

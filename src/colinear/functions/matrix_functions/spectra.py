@@ -45,7 +45,7 @@ from ..common import (
     report_failure,
     seen_value,
 )
-from ..solve.cost import largest_dense
+from ..solve.cost import lapack_cost, largest_dense, products_cost
 from ..solve.inverse import inv
 from ..spectrum import eig, factors_self_adjoint, spectrum_by_factors
 from ..spectrum.compositions import split_shift
@@ -372,9 +372,8 @@ def kronecker_form(A: LinearOperator) -> tuple[LinearOperator, Any, Any] | None:
 # Whether f(A) is multiplied by runs of a Krylov method, or by its matrix.
 
 
-SMALLEST = 400  # rows from which a run may cost less than f of the matrix
+SMALLEST = 200  # rows from which a run may cost less than f of the matrix
 TYPICAL_STEPS = 100  # of a run, for the choice
-SLOWER = 8  # times that a flop of a run takes as long as one of a dense decomposition, as measured
 
 
 def runs_krylov(A: LinearOperator, f: Any, method: Method) -> str:
@@ -413,6 +412,8 @@ def is_too_large(A: LinearOperator) -> bool:
 def is_worth(A: LinearOperator, columns: int) -> bool:
     """Whether so many columns of f(A) are expected to cost less by runs than by the matrix."""
     n = A.shape[-1]
-    run = TYPICAL_STEPS * (A.flops + 4.0 * TYPICAL_STEPS * n)
-    matrix = (10.0 if A.properties & SELF_ADJOINT else 30.0) * float(n) ** 3
-    return n >= SMALLEST and SLOWER * columns * run < matrix
+    if n < SMALLEST:
+        return False
+    run = products_cost(A, TYPICAL_STEPS, 4.0 * TYPICAL_STEPS * n, 0.0)
+    flops, name = (10.0, "Eigh") if A.properties & SELF_ADJOINT else (30.0, "Eig")
+    return columns * run.seconds < lapack_cost(A, flops * float(n) ** 3, 0.0, name).seconds

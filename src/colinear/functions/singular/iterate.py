@@ -68,7 +68,7 @@ def dense_cost(A: LinearOperator) -> Cost:
     """What the decomposition of the matrix costs."""
     (m, n), batch = A.shape[-2:], math.prod(A.batch_shape)
     flops = 20.0 * batch * m * n * min(m, n)
-    return lapack_cost(A, flops, 8.0 * batch * (m + n) * min(m, n))
+    return lapack_cost(A, flops, 8.0 * batch * (m + n) * min(m, n), "SVD")
 
 
 def expected_cost(A: LinearOperator, k: int, method: Any) -> Cost:

@@ -45,6 +45,7 @@ from .cost import (
     SHARE,
     affordable_products,
     dense_work,
+    expected_work,
     iterated_work,
     least_squares_work,
     memory_to_form,
@@ -304,7 +305,8 @@ def try_least_squares(
     # Unless a tolerance was asked for, x is to be that of a matrix nearer to A than sqrt(eps) |A|:
     # the error of least squares grows with the square of the condition.
     lsmr = lsmr if lsmr.tol is not None else replace(lsmr, tol=A.xp.eps(A.dtype) ** 0.75)
-    cost = lambda: replace(iterated_work(A, 1, most), memory=working_memory(lsmr, A))
+    work = lambda: expected_work(A, lambda: direct, most)
+    cost = lambda: replace(work(), memory=working_memory(lsmr, A))
     why = lambda: _alternative(direct, most)
     return Choice(lambda: run(lsmr, most), "LSMR", cost, why, like)
 
@@ -374,15 +376,15 @@ def attempt(
             known += f"; preconditioned by the inverse of {shorten(part._expression())}"
         return f"{known}; {_alternative(direct(), products)}"
 
-    return Choice(run, first.name, lambda: cost_of_iteration(A, products, first), why, like)
+    def cost() -> Cost:
+        return replace(expected_work(A, direct, products), memory=working_memory(first, A))
+
+    return Choice(run, first.name, cost, why, like)
 
 
-def cost_of_iteration(
-    A: LinearOperator, products: int | None = None, first: Iterative | None = None
-) -> Cost:
+def cost_of_iteration(A: LinearOperator) -> Cost:
     """What `Auto` expects the iteration that it tries first to cost."""
-    work = iterated_work(A, 1, products)
-    return replace(work, memory=working_memory(first or candidates(A)[0], A))
+    return replace(iterated_work(A), memory=working_memory(candidates(A)[0], A))
 
 
 # Iterative methods for `inv`, `solve` and `lstsq`: what they are given, and what becomes of the

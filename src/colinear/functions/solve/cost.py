@@ -13,6 +13,7 @@ from ...operators import (
     Circulant,
     Convolution,
     Dense,
+    Kernel,
     Kronecker,
     KroneckerSum,
     LinearOperator,
@@ -55,9 +56,17 @@ def largest_dense(A: LinearOperator) -> float:
     return rows_in_memory(A, SHARE_OF_MEMORY_ROWS, 5000.0)
 
 
-def lapack_cost(A: LinearOperator, flops: float, memory: float) -> Cost:
-    """The cost of an algorithm on the matrix A, which is there."""
-    return Cost(flops, memory, rates_of(A).factor(flops, min(A.shape[-2:])))
+# How fast algorithms of LAPACK are beside Cholesky's, by the flops that are counted for them.
+PACE = {"QR": 0.3, "Eigh": 1.6, "Eig": 0.7, "SVD": 2.0}
+
+
+def lapack_cost(A: LinearOperator, flops: float, memory: float, name: str = "") -> Cost:
+    """The cost of an algorithm on the matrix of A, which is formed in blocks of columns if it is not
+    there: these are twice as quick as single ones."""
+    formed = A.dense_flops
+    seconds = rates_of(A).factor(flops, min(A.shape[-2:])) / PACE.get(name, 1.0)
+    seconds += formed / (2 * product_rate(A)) if formed else 0.0
+    return Cost(formed + flops, memory, seconds)
 
 
 def products_cost(
@@ -68,6 +77,9 @@ def products_cost(
     rates = rates_of(A)
     step = columns * (A.flops / product_rate(A) + flops / rates.vector) + rates.step
     return Cost(products * columns * (A.flops + flops), memory, products * step)
+
+
+KERNEL_SLOWNESS = 30.0  # of the flops that are counted for a kernel, beside sums of vectors
 
 
 def product_rate(A: LinearOperator) -> float:
@@ -83,6 +95,8 @@ def product_rate(A: LinearOperator) -> float:
             rate = rates.sparse
         elif isinstance(part, Circulant | Convolution | Toeplitz):
             rate = rates.fourier
+        elif isinstance(part, Kernel):
+            rate = rates.vector / KERNEL_SLOWNESS
         elif is_kronecker and isinstance(part, Dense):  # which multiplies matrices
             rate = max(rate, part.flops / rates.factor(part.flops, part.shape[-1]))
         flops, seconds = flops + part.flops, seconds + part.flops / rate
@@ -103,20 +117,20 @@ def least_squares_work(A: LinearOperator) -> Cost:
 
 
 def _formed_and_factored(A: LinearOperator, flops: float, copies: int) -> Cost:
-    """The cost of forming the matrix, in blocks of columns, which are twice as quick as single
-    ones, and so many flops for each of a batch."""
-    formed = A.dense_flops
+    """The cost of so many flops for each matrix of a batch, and of so many copies."""
     memory = float(copies * itemsize(A)) * math.prod(A.shape)
-    factored = lapack_cost(A, math.prod(A.batch_shape) * flops, memory)
-    return Cost(formed, 0.0, formed / (2 * product_rate(A)) if formed else 0.0) + factored
+    return lapack_cost(A, math.prod(A.batch_shape) * flops, memory)
+
+
+ELIMINATION_CALLS = 20.0  # that take as long as what elimination takes of the smallest matrix
 
 
 def sparse_work(A: Sparse) -> Cost:
     """The cost of sparse elimination, in an order that keeps the factors sparse."""
     entries, flops = estimated_fill(A.structure)
     count, rates = math.prod(A.batch_shape), rates_of(A)
-    seconds = count * (flops / rates.elimination + entries * rates.entry)
-    return Cost(count * flops, count * entries * (itemsize(A) + 4.0), seconds)
+    each = flops / rates.elimination + entries * rates.entry + ELIMINATION_CALLS * rates.call
+    return Cost(count * flops, count * entries * (itemsize(A) + 4.0), count * each)
 
 
 def iterated_work(A: LinearOperator, columns: int = 1, products: float | None = None) -> Cost:
@@ -128,6 +142,19 @@ def iterated_work(A: LinearOperator, columns: int = 1, products: float | None = 
     vectors = 10 if A.properties & SELF_ADJOINT else 34
     memory = float(itemsize(A)) * vectors * columns * n * math.prod(A.batch_shape)
     return products_cost(A, products, 10.0 * n, memory, columns)
+
+
+def expected_work(A: LinearOperator, direct: Callable[[], Cost], most: int | None) -> Cost:
+    """The cost of an iteration for one right side, or of one of `most` products and the
+    factorisation that follows where these are not enough: a forecast, which decides nothing."""
+    factored = direct()
+    levels = A.structure.memo.get("levels") if isinstance(A, Sparse) else None
+    # CG needs 2.2 steps for each level of a grid, of whatever dimension, as measured
+    usual = None if levels is None else (20 + 2.2 * levels) * _hardness(A)
+    iterated = iterated_work(A, 1, usual)
+    if most is None or iterated.seconds <= factored.seconds:
+        return iterated
+    return iterated_work(A, 1, most) + factored
 
 
 def itemsize(A: LinearOperator) -> int:
@@ -161,6 +188,7 @@ def estimated_fill(structure: Any) -> tuple[float, float]:
         starts = structure.indptr[filled]
         width = np.maximum(place[filled] - np.minimum.reduceat(there, starts), 0).astype(float)
         w = float(width.sum()) / n
+        structure.memo["levels"] = n / max(w, 1.0)  # of the pattern as a graph, from end to end
         entries = 2 * nnz + min(2 * float(width.sum()), 4 * w * w * math.log2(n + 1))
         found = structure.memo["fill"] = entries, min(float((width**2).sum()), 10 * w**3) + entries
     return found

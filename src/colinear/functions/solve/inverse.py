@@ -124,7 +124,7 @@ def factorisation_cost(A: LinearOperator, name: str) -> Cost:
     """What it costs to factor the matrix, in place, by the factorisation of this name."""
     size = math.prod(A.shape)
     flops = _FLOPS[name] * A.shape[-1] * size
-    return lapack_cost(A, flops, float(itemsize(A)) * size)
+    return lapack_cost(A, flops, float(itemsize(A)) * size, name)
 
 
 ONE_TRIANGLE = {

@@ -320,8 +320,8 @@ def automatic(asked: Asked) -> Method | None:
 def dense_cost(A: LinearOperator, is_hermitian: bool) -> Cost:
     """What the eigenpairs of the matrix cost, with the matrix itself."""
     n, size = A.shape[-1], math.prod(A.shape)
-    found = lapack_cost(A, (9.0 if is_hermitian else 25.0) * n * size, 16.0 * size)
-    return found if isinstance(A, Dense) else found + products_cost(A, n, 0.0, 0.0)
+    flops, name = (9.0, "Eigh") if is_hermitian else (25.0, "Eig")
+    return lapack_cost(A, flops * n * size, 16.0 * size, name)
 
 
 def expected_cost(A: LinearOperator, k: int, method: Any) -> Cost:
