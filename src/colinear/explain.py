@@ -26,6 +26,8 @@ from .rates import Rates, rates_of
 __all__ = ["Cost", "Plan", "explain"]
 
 Displaced = tuple[Rule, str] | None
+DIRECT_PRODUCTS = 20.0  # as long as which a rule takes that does work, and does not say how much
+DIRECT_CALLS = 10.0
 WIDEST_EXPRESSION = 60  # characters of an operator in a line of the plan
 
 
@@ -178,6 +180,9 @@ class Planner:
             self.plans = siblings
         if own is None:
             product = timed(Cost(float(A.flops), float(A.nbytes)), rates)
+            if chosen.direct:  # it does work of its own, of which nothing is said
+                seconds = DIRECT_PRODUCTS * product.seconds + DIRECT_CALLS * rates.call
+                product = replace(product, seconds=seconds)
             own = sum((child.cost for child in children), product)
         own = timed(Cost.of(own), rates)
         own = replace(own, seconds=own.seconds + rates.call)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..dispatch import Cost
-from ..functions.solve.cost import dense_work, least_squares_work, sparse_work
+from ..functions.solve.cost import dense_work, estimated_fill, least_squares_work
 from ..operators import (
     Banded,
     BlockDiag,
@@ -37,7 +37,6 @@ from ..operators import (
 )
 from ..operators.sparse_algebra import as_sparse, multiply_out
 from ..properties import SELF_ADJOINT, STIEFEL
-from ..rates import rates_of
 from .factors import (
     kronecker,
     kronecker_plus_identity,
@@ -65,7 +64,9 @@ from .shapes import (
 
 # for each part of a composition: so much that none is made of what has a few rows only
 OPERAND = 200.0
-INDIRECT = 8.0  # flops that wait for memory, in those of a dense factorisation
+# in flops of a dense factorisation, and the same on every machine, so that all find the same:
+INDIRECT = 8.0  # a flop that waits for memory
+FILLED = 2000.0  # an entry of sparse factors
 
 
 def cost(A: Any) -> float:
@@ -102,7 +103,8 @@ def cost(A: Any) -> float:
         return min(INDIRECT * 2 * n * (lower + 1) * (lower + upper + 1), _formed(A))
     if isinstance(A, Sparse):
         # the fill is estimated as of a grid; what is scattered at random has far less
-        return min(sparse_work(A).seconds * rates_of(A).dense / 2, _formed(A))
+        entries, flops = estimated_fill(A.structure)
+        return min((INDIRECT / 2 * flops + FILLED * entries) / 2, _formed(A))
     return _formed(A)
 
 

@@ -373,7 +373,7 @@ def kronecker_form(A: LinearOperator) -> tuple[LinearOperator, Any, Any] | None:
 
 
 SMALLEST = 200  # rows from which a run may cost less than f of the matrix
-TYPICAL_STEPS = 100  # of a run, for the choice
+TYPICAL_STEPS = 50  # of a run, for the choice
 
 
 def runs_krylov(A: LinearOperator, f: Any, method: Method) -> str:

@@ -51,6 +51,7 @@ from .cost import (
     memory_to_form,
     prefers_iteration,
     products_cost,
+    usual_products,
 )
 
 # `Auto` without a factorisation: which iterations to try, and in which order.
@@ -305,7 +306,7 @@ def try_least_squares(
     # Unless a tolerance was asked for, x is to be that of a matrix nearer to A than sqrt(eps) |A|:
     # the error of least squares grows with the square of the condition.
     lsmr = lsmr if lsmr.tol is not None else replace(lsmr, tol=A.xp.eps(A.dtype) ** 0.75)
-    work = lambda: expected_work(A, lambda: direct, most)
+    work = lambda: expected_work(A, lambda: direct, most, 2.0 * lsmr.typical(*A.shape[-2:]))
     cost = lambda: replace(work(), memory=working_memory(lsmr, A))
     why = lambda: _alternative(direct, most)
     return Choice(lambda: run(lsmr, most), "LSMR", cost, why, like)
@@ -450,12 +451,14 @@ def iterate(
     """The choice of an iterative method that was named."""
     m, n = A.shape[-2:]
 
+    def products() -> int:
+        return min(method.iterations(m, n), int(usual_products(A, method.typical(m, n))))
+
     def cost() -> Cost:
-        products = method.typical(m, n)
-        return products_cost(A, products, 10.0 * max(m, n), working_memory(method, A))
+        return products_cost(A, products(), 10.0 * max(m, n), working_memory(method, A))
 
     def why() -> str:
-        count = f"at {A.flops:.2g} flop a product, {method.typical(m, n)} products or so"
+        count = f"at {A.flops:.2g} flop a product, {products()} products or so"
         return (
             f"asked for; {count}, at most {method.iterations(m, n)} iterations; "
             f"{method.working_vectors(n)} vectors"

@@ -79,7 +79,7 @@ def products_cost(
     return Cost(products * columns * (A.flops + flops), memory, products * step)
 
 
-KERNEL_SLOWNESS = 30.0  # of the flops that are counted for a kernel, beside sums of vectors
+KERNEL_SLOWNESS = 20.0  # of the flops that are counted for a kernel, beside sums of vectors
 
 
 def product_rate(A: LinearOperator) -> float:
@@ -138,20 +138,42 @@ def iterated_work(A: LinearOperator, columns: int = 1, products: float | None = 
     known of the spectrum."""
     n = max(A.shape[-2:])
     if products is None:
-        products = min(n, 20 + 10 * math.sqrt(n)) * _hardness(A)
+        products = _guess(A)
     vectors = 10 if A.properties & SELF_ADJOINT else 34
     memory = float(itemsize(A)) * vectors * columns * n * math.prod(A.batch_shape)
     return products_cost(A, products, 10.0 * n, memory, columns)
 
 
-def expected_work(A: LinearOperator, direct: Callable[[], Cost], most: int | None) -> Cost:
-    """The cost of an iteration for one right side, or of one of `most` products and the
-    factorisation that follows where these are not enough: a forecast, which decides nothing."""
-    factored = direct()
-    levels = A.structure.memo.get("levels") if isinstance(A, Sparse) else None
+def usual_products(A: LinearOperator, guess: float) -> float:
+    """How many products an iteration is expected to take, for forecasts: of a sparse matrix by its
+    pattern and its entries, of any other the guess."""
+    if not isinstance(A, Sparse) or A.shape[-2] != A.shape[-1] or 0 in (A.nnz, *A.shape):
+        return guess
+    estimated_fill(A.structure)
     # CG needs 2.2 steps for each level of a grid, of whatever dimension, as measured
-    usual = None if levels is None else (20 + 2.2 * levels) * _hardness(A)
-    iterated = iterated_work(A, 1, usual)
+    levels = A.structure.memo.get("levels", 0.0)
+    found = 20 + 2.2 * levels
+    data = A.xp.peek(A.data)
+    if data is not None and data.ndim == 1:
+        S = A.structure
+        size, is_diagonal = np.abs(data), S.rows == S.columns
+        rows = np.bincount(S.rows, size, S.shape[0])
+        own = np.bincount(S.rows[is_diagonal], size[is_diagonal], S.shape[0])
+        least = float((2 * own - rows).min())  # Gershgorin: no eigenvalue is smaller
+        if least > 0:  # and CG takes sqrt(κ) / 2 log(2 / tol) steps at most
+            found = min(found, 10 * math.sqrt(float(rows.max()) / least))
+    return min(found * _hardness(A), float(A.shape[-1]))
+
+
+def expected_work(
+    A: LinearOperator, direct: Callable[[], Cost], most: int | None, guess: float | None = None
+) -> Cost:
+    """The cost of an iteration for one right side, of `guess` products if nothing is known, or of one
+    of `most` products and the factorisation that follows where these are not enough: a forecast,
+    which decides nothing."""
+    factored = direct()
+    guess = _guess(A) if guess is None else guess
+    iterated = iterated_work(A, 1, usual_products(A, guess))
     if most is None or iterated.seconds <= factored.seconds:
         return iterated
     return iterated_work(A, 1, most) + factored
@@ -161,6 +183,12 @@ def itemsize(A: LinearOperator) -> int:
     """Bytes of a number that is computed with: half precision is factored, and summed, in
     single."""
     return max(4, getattr(A.dtype, "itemsize", 8))
+
+
+def _guess(A: LinearOperator) -> float:
+    """How many products an iteration takes where nothing is known of the spectrum."""
+    n = max(A.shape[-2:])
+    return min(n, 20 + 10 * math.sqrt(n)) * _hardness(A)
 
 
 def _hardness(A: LinearOperator) -> int:

@@ -284,7 +284,7 @@ SMALLEST = 400  # rows from which iterating may pay
 # rows up to which derivatives are wanted more than speed: the dense way has all of them
 DIFFERENTIABLE = 1500
 STEPS = 8  # bases that a run is expected to fill, for the choice
-PENALTY = 3  # on the expected cost of a run: it is a guess, and the dense way is certain
+PENALTY = 1.5  # on the expected cost of a run: it is a guess, and the dense way is certain
 INSIDE = 20  # products to a row that pairs inside the spectrum are expected to take
 
 
