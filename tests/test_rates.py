@@ -24,6 +24,7 @@ A = co.PSD(np.eye(40) + 0.1)
 def forget() -> None:
     """What this process knows of rates."""
     rates._MEASURED.clear()
+    rates._TRIED.clear()
     rates._rates.cache_clear()
 
 
@@ -73,15 +74,16 @@ def test_what_was_measured_is_kept_for_later_processes_and_said(cache: Path, qui
     table = rates.BUILT_IN["numpy"]
     assert measured.dense == 2 * table.dense
     assert measured.sparse == table.sparse, "a disturbed measurement is not believed"
-    rates._MEASURED.clear()
-    rates._rates.cache_clear()
+    forget()
     assert rates.rates_of(A) == measured and rates.is_kept(measured)
     plan = co.explain(co.solve, A)
     assert str(plan).count("calibrated on") == 1 and measured.date in plan.figures
     assert not plan.figures or all(not child.figures for child in plan.children)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 0, "rates": 3}', '{"version": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"version": 1, "rates": 3}', '{"version": 1, "rates": {"a": {}}}']
+)
 def test_a_file_that_is_not_ours_is_no_file(cache: Path, quick: Any, text: str) -> None:
     cache.parent.mkdir()
     cache.write_text(text)
@@ -107,6 +109,26 @@ def test_only_a_long_call_calibrates_and_only_once(cache: Path, quick: Any) -> N
     for _ in range(2):
         cost.prefers_iteration(long, lambda: cost.dense_work(long))
     assert quick == [("numpy", "cpu")]
+
+
+def test_a_calibration_that_fails_or_iterates_does_not_touch_the_call_it_was_made_for(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates, "LONG_CALL_S", 0.0)
+    monkeypatch.setattr(cost, "LONG_CALL_S", 0.0)
+    asked = []
+
+    def measure(xp: Any, device: Any) -> Any:
+        asked.append(device)
+        co.solve(co.opaque(A), np.arange(40.0), co.CG(max_iters=1), on_failure="ignore")
+        raise ValueError("a clock that stands still")
+
+    monkeypatch.setattr(rates, "_measure", measure)
+    hidden = co.opaque(co.PSD(co.Diagonal(np.linspace(1.0, 2.0, 300))))
+    for _ in range(2):
+        info = co.solve(hidden, np.ones(300), info=True)[1]
+        assert info.status == co.Status.SUCCESS
+    assert len(asked) == 1
 
 
 def test_traced_operators_never_calibrate(cache: Path, quick: Any) -> None:

@@ -18,6 +18,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,12 +112,16 @@ def memory_of(A: Any) -> float:
 
 
 def calibrate_once(A: Any) -> bool:
-    """Measure the rates where A is, unless that was done or is forbidden, or A is traced; whether
+    """Measure the rates where A is, unless that was tried or is forbidden, or A is traced; whether
     there are new ones."""
-    backend, device = _place(A)
-    if _is_fixed() or rates_of(A).date or any(map(A.xp.is_traced, A.arrays())):
+    place = _place(A)
+    if _is_fixed() or rates_of(A).date or place in _TRIED or any(map(A.xp.is_traced, A.arrays())):
         return False
-    calibrate(backend, device)
+    _TRIED.add(place)
+    try:
+        calibrate(*place)
+    except Exception:  # whatever it is, the call that it was made for does not depend on it
+        return False
     return True
 
 
@@ -125,7 +130,10 @@ def calibrate(backend: str = "numpy", device: Any = None) -> Rates:
     process and later ones."""
     xp = backends.get(backend)
     device = xp.device_of(xp.to_device(xp.asarray([0.0]), device or "cpu"))
-    found, device = _measure(xp, device)._asdict(), _beside_host(device)
+    # in a thread of its own, where no call is under way that would hear of its iterations
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(_measure, xp, device).result()._asdict()
+    device = _beside_host(device)
     usual, key = _built_in(backend, device)._asdict(), _key(backend, device)
     for name in MEANINGS:
         if not usual[name] / UNLIKELY < found[name] < usual[name] * UNLIKELY:
@@ -139,6 +147,7 @@ def calibrate(backend: str = "numpy", device: Any = None) -> Rates:
 # --------------------------------------------------------------------------------------------------
 
 _MEASURED: dict[str, Rates] = {}  # in this process, which may not be able to write them
+_TRIED: set[tuple[str, Any]] = set()  # where a call has calibrated, or could not
 
 
 def _is_fixed() -> bool:
@@ -162,10 +171,7 @@ def _rates(backend: str, device: Any) -> Rates:
     if _is_fixed():
         return _built_in(backend, device)
     key = _key(backend, device)
-    try:
-        return _MEASURED.get(key) or Rates(**_stored()[key])
-    except (KeyError, TypeError):
-        return _built_in(backend, device)
+    return _MEASURED.get(key) or _stored().get(key) or _built_in(backend, device)
 
 
 def _built_in(backend: str, device: Any) -> Rates:
@@ -203,19 +209,24 @@ def _key(backend: str, device: Any) -> str:
 
 def is_kept(rates: Rates) -> bool:
     """Whether later processes will find these."""
-    return rates._asdict() in _stored().values()
+    return rates in _stored().values()
 
 
-def _stored() -> dict[str, Any]:
+def _stored() -> dict[str, Rates]:
+    """What the file holds; nothing where there is none that this version has written."""
     try:
         stored = json.loads(cache_file().read_text())
-        return stored["rates"] if stored["version"] == VERSION else {}
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError):  # no home, no file, not ours
+        found = {key: Rates(**value) for key, value in stored["rates"].items()}
+        figures = [float(x) for rates in found.values() for x in rates[:-1]]
+        is_sound = stored["version"] == VERSION and all(0 < x < math.inf for x in figures)
+        return found if is_sound else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
         return {}
 
 
 def _store(key: str, rates: Rates) -> None:
-    text = json.dumps({"version": VERSION, "rates": _stored() | {key: rates._asdict()}}, indent=1)
+    stored = {name: found._asdict() for name, found in (_stored() | {key: rates}).items()}
+    text = json.dumps({"version": VERSION, "rates": stored}, indent=1)
     try:
         path = cache_file()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -239,7 +250,7 @@ def _measure(xp: Any, device: Any) -> Rates:
     known, host = _rates(xp.name, beside), _rates("numpy", None)
     rng = np.random.default_rng(0)
     place = functools.partial(xp.asarray, device=device)
-    # that of this thread, which does not go on while others have the processor, where it does the work
+    # that of this thread stands still while others have the processor: good where it does the work
     is_here = beside is None and not xp.is_functional
     clock = time.thread_time if is_here else time.perf_counter
     least = functools.partial(_least_seconds, xp, clock)
