@@ -85,30 +85,38 @@ BUILT_IN = {
 }
 
 
+class Machine(NamedTuple):
+    """What is known of the place where an operator lives."""
+
+    rates: Rates
+    memory: float  # bytes, infinity where they are not known
+    shared_memory: float  # the same for choices: not known where every machine is to decide alike
+
+
 def rates_of(A: Any) -> Rates:
     """The rates of the framework and device of an operator: those of a calibration, if there was
     one."""
-    return _rates(*_place(A))
+    return _machine(A).rates
 
 
-def rows_in_memory(A: Any, fraction: float, otherwise: float) -> float:
-    """The rows of a square matrix that takes this fraction of the memory where A is, and whose n^3
-    flops take `CUBE_S` seconds; `otherwise` where that is not known."""
-    size = max(4, getattr(getattr(A, "dtype", None), "itemsize", 8))
-    most = math.sqrt(share_of_memory(A, fraction, size * otherwise**2) / size)
-    return otherwise if _is_fixed() else min(most, (CUBE_S * rates_of(A).dense) ** (1 / 3))
+def memory_of(A: Any) -> float:
+    """Bytes of the machine, or of the device where A is; infinity where that is not known."""
+    return _machine(A).memory
 
 
 def share_of_memory(A: Any, fraction: float, otherwise: float) -> float:
     """Bytes: this fraction of the memory of the machine, or of the device where A is; `otherwise`
     where that is not known."""
-    memory = math.inf if _is_fixed() else memory_of(A)
+    memory = _machine(A).shared_memory
     return fraction * memory if memory < math.inf else otherwise
 
 
-def memory_of(A: Any) -> float:
-    """Bytes of the machine, or of the device where A is; infinity where that is not known."""
-    return _memory(*_place(A))
+def rows_in_memory(A: Any, fraction: float, otherwise: float) -> float:
+    """The rows of a square matrix that takes this fraction of the memory where A is, `otherwise`
+    where that is not known; and whose n^3 flops take `CUBE_S` seconds at most."""
+    size = max(4, getattr(getattr(A, "dtype", None), "itemsize", 8))
+    most = math.sqrt(share_of_memory(A, fraction, size * otherwise**2) / size)
+    return min(most, round((CUBE_S * rates_of(A).dense) ** (1 / 3)))
 
 
 def calibrate_once(A: Any) -> bool:
@@ -140,12 +148,13 @@ def calibrate(backend: str = "numpy", device: Any = None) -> Rates:
             found[name] = usual[name]
     rates = _MEASURED[key] = Rates(**found | {"date": datetime.date.today().isoformat()})
     _store(key, rates)
-    _rates.cache_clear()
+    _KNOWN.clear()
     return rates
 
 
 # --------------------------------------------------------------------------------------------------
 
+_KNOWN: dict[tuple[str, Any], Machine] = {}  # which torch.compile can look up
 _MEASURED: dict[str, Rates] = {}  # in this process, which may not be able to write them
 _TRIED: set[tuple[str, Any]] = set()  # where a call has calibrated, or could not
 
@@ -166,7 +175,19 @@ def _beside_host(device: Any) -> Any:
     return None if device is None or "cpu" in str(device).lower() else device
 
 
-@functools.cache
+def _machine(A: Any) -> Machine:
+    place = _place(A)
+    found = _KNOWN.get(place)
+    if found is not None:
+        return found
+    if backends.get(place[0]).is_compiling():  # torch, which can read no file then
+        return Machine(_built_in(*place), math.inf, math.inf)
+    memory = _memory(*place)
+    found = Machine(_rates(*place), memory, math.inf if _is_fixed() else memory)
+    _KNOWN[place] = found
+    return found
+
+
 def _rates(backend: str, device: Any) -> Rates:
     if _is_fixed():
         return _built_in(backend, device)
@@ -178,7 +199,6 @@ def _built_in(backend: str, device: Any) -> Rates:
     return BUILT_IN[backend if device is None else "device"]
 
 
-@functools.cache
 def _memory(backend: str, device: Any) -> float:
     """Bytes of the device, or of the machine and what the system lets this process have of it."""
     try:
