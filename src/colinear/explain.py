@@ -26,8 +26,10 @@ from .rates import Rates, rates_of
 __all__ = ["Cost", "Plan", "explain"]
 
 Displaced = tuple[Rule, str] | None
-DIRECT_PRODUCTS = 20.0  # as long as which a rule takes that does work, and does not say how much
-DIRECT_CALLS = 10.0
+# Of a rule that does work and does not say how much: the products and calls that take as long, as
+# measured; where it runs an algorithm, and where it computes a formula.
+DIRECT_WORK = 40.0, 30.0
+FORMULA_WORK = 10.0, 5.0
 WIDEST_EXPRESSION = 60  # characters of an operator in a line of the plan
 
 
@@ -104,7 +106,7 @@ def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Pl
     >>> plan.rules
     ['inv_kronecker', 'LU', 'inv_diagonal']
     >>> print(plan.children[1])
-    inv Diagonal(2): inv_diagonal  diag(d)^-1 = diag(1 / d)  [2 flop, 16 B]
+    inv Diagonal(2): inv_diagonal  diag(d)^-1 = diag(1 / d)  [2 flop, 16 B, 20 us]
     """
     if isinstance(function, str):
         function = functions.function_named(function)
@@ -180,8 +182,9 @@ class Planner:
             self.plans = siblings
         if own is None:
             product = timed(Cost(float(A.flops), float(A.nbytes)), rates)
-            if chosen.direct:  # it does work of its own, of which nothing is said
-                seconds = DIRECT_PRODUCTS * product.seconds + DIRECT_CALLS * rates.call
+            if chosen.direct or chosen.like is not None:
+                products, calls = DIRECT_WORK if chosen.direct else FORMULA_WORK
+                seconds = products * product.seconds + calls * rates.call
                 product = replace(product, seconds=seconds)
             own = sum((child.cost for child in children), product)
         own = timed(Cost.of(own), rates)
