@@ -39,8 +39,8 @@ FORECASTS_WITHIN = 1.5, 4.0  # the bars of the median and of the 95th percentile
 
 @dataclass
 class Problem:
-    """`make(size)` returns the operator and the other arguments of `ask(A, *arguments, method)`; `explain(function, A, *planned(arguments))`
-    is its forecast. `methods`: what may be forced, by name; a function of A and the arguments where there is no method of that name."""
+    """`make(size)` returns the operator and the other arguments of `ask(A, *arguments, method)`, the function itself if there is no `ask`.
+    `methods`: what may be forced, by name; a function of A and the arguments where there is no method of that name."""
 
     name: str
     sizes: tuple[int, ...]
