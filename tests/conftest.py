@@ -11,6 +11,7 @@ from pathlib import Path
 # Before any framework is imported: small matrices are slower on many threads, and test processes would fight for the cores.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+os.environ["COLINEAR_RATES"] = "builtin"  # so that every machine decides alike
 os.environ.setdefault("JAX_ENABLE_X64", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Compiling takes longer than running what was compiled.

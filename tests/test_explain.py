@@ -112,10 +112,11 @@ def test_costs_add_up_and_a_rule_may_say_its_own():
 def test_it_prints_one_line_per_node_with_costs_in_human_units():
     lines = str(explain(make(), Kronecker(Kronecker(Dense()), Diagonal()))).splitlines()
     assert lines == [
-        "inv Kronecker(Kronecker(Dense), Diagonal): inv_kronecker  (A ⊗ B)^-1 = A^-1 ⊗ B^-1  [667 Mflop, 7.63 MiB]",
-        "├─ inv Kronecker(Dense): inv_kronecker  (A ⊗ B)^-1 = A^-1 ⊗ B^-1  [667 Mflop, 7.63 MiB]",
-        "│  └─ inv Dense: LU  small, so dense  [667 Mflop, 7.63 MiB]",
-        "└─ inv Diagonal: inv_diagonal  diag(d)^-1 = diag(1/d)  [10 flop, 80 B]",
+        "inv Kronecker(Kronecker(Dense), Diagonal): inv_kronecker  (A ⊗ B)^-1 = A^-1 ⊗ B^-1  [667 Mflop, 7.63 MiB, 130 ms]",
+        "├─ inv Kronecker(Dense): inv_kronecker  (A ⊗ B)^-1 = A^-1 ⊗ B^-1  [667 Mflop, 7.63 MiB, 130 ms]",
+        "│  └─ inv Dense: LU  small, so dense  [667 Mflop, 7.63 MiB, 130 ms]",
+        "└─ inv Diagonal: inv_diagonal  diag(d)^-1 = diag(1/d)  [10 flop, 80 B, 20 us]",
+        "times by built-in rates; `colinear calibrate` measures this machine",
     ]
     assert repr(explain(make(), Dense())) == str(explain(make(), Dense()))
     wide = str(explain(make(), Sum(*[Dense()] * 50))).splitlines()[0]
@@ -134,7 +135,7 @@ def test_it_says_why_other_rules_were_not_taken():
     rule(f, Sum, name="general")(lambda A, method: 0)
     rule(f, Sum[Dense, ...], name="special")(lambda A, method: 0)
     assert explain(f, Sum(Dense())).rejected == (
-        ("general", "less specific, costs 10 flop, 80 B (Sum against Sum[Dense, ...])"),
+        ("general", "less specific, costs 10 flop, 80 B, 20 us (Sum against Sum[Dense, ...])"),
     )
 
     h = function("h", base=factorise)
@@ -149,7 +150,7 @@ def test_it_says_why_other_rules_were_not_taken():
     rule(g, Product[..., Dense], cost=lambda A: Cost(2.0, 16.0), name="right")(lambda A, method: 0)
     plan = explain(g, Product(Dense(), Dense()))
     assert plan.rule == "right" and plan.rejected == (
-        ("left", "costs 5 kflop, 0 B, not 2 flop, 16 B"),
+        ("left", "costs 5 kflop, 0 B, 1 us, not 2 flop, 16 B, 0.0004 us"),
     )
 
 

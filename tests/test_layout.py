@@ -19,11 +19,12 @@ LARGEST_FOLDER = 40  # files
 FILES = 190
 
 # A package may import those named beside it, and itself.
-BASE = {"errors", "info", "status", "properties", "dispatch", "backends"}
+BASE = {"errors", "info", "status", "properties", "dispatch", "backends", "rates"}
 ARROWS = {
     "errors": set(),
     "status": {"errors", "backends"},
-    "info": {"errors", "status", "backends", "plotting"},
+    "rates": {"backends"},
+    "info": {"errors", "status", "backends"},
     "properties": {"errors", "backends", "dispatch", "operators"},
     "dispatch": BASE | {"explain"},
     "backends": {"errors", "operators"},  # operators: for `torch.nn.Module`s of them

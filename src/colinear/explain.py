@@ -8,9 +8,10 @@ and something of the shape of the result.
 from __future__ import annotations
 
 import html
+import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,15 @@ from .dispatch.calls import why_whole
 from .dispatch.resolution import guard_name
 from .info import Scope, draw, state
 from .operators.printing import write
+from .rates import Rates, rates_of
 
 __all__ = ["Cost", "Plan", "explain"]
 
 Displaced = tuple[Rule, str] | None
+# Of a rule that does work and does not say how much: the products and calls that take as long, as
+# measured; where it runs an algorithm, and where it computes a formula.
+DIRECT_WORK = 40.0, 30.0
+FORMULA_WORK = 10.0, 5.0
 WIDEST_EXPRESSION = 60  # characters of an operator in a line of the plan
 
 
@@ -41,11 +47,13 @@ class Plan:
     identity : str
         The identity that the rule uses, or why the method was chosen.
     cost : Cost
-        Of the whole, parts included.
+        Of the whole, parts included; its `seconds` are a forecast for this machine.
     children : tuple of Plan
         The calls that the rule makes.
     rejected : tuple of (str, str)
         The other rules that match, and why they were not taken.
+    figures : str
+        Where the rates come from by which times are forecast; empty in the parts.
     """
 
     function: str
@@ -55,6 +63,7 @@ class Plan:
     cost: Cost
     children: tuple[Plan, ...] = ()
     rejected: tuple[tuple[str, str], ...] = ()
+    figures: str = ""
 
     @property
     def rules(self) -> list[str]:
@@ -70,12 +79,17 @@ class Plan:
             waiting.extend(reversed(plan.children))
 
     def __str__(self) -> str:
-        return draw(self, _line, lambda plan: plan.children)
+        tree = draw(self, _line, lambda plan: plan.children)
+        return f"{tree}\n{self.figures}" if self.figures else tree
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f'<div style="font-family: monospace; line-height: 1.5">{_html(self)}</div>'
+        figures = f'<div style="opacity: 0.6">{html.escape(self.figures)}</div>'
+        return (
+            '<div style="font-family: monospace; line-height: 1.5">'
+            f"{_html(self)}{figures if self.figures else ''}</div>"
+        )
 
 
 def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Plan:
@@ -92,7 +106,7 @@ def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Pl
     >>> plan.rules
     ['inv_kronecker', 'LU', 'inv_diagonal']
     >>> print(plan.children[1])
-    inv Diagonal(2): inv_diagonal  diag(d)^-1 = diag(1 / d)  [2 flop, 16 B]
+    inv Diagonal(2): inv_diagonal  diag(d)^-1 = diag(1 / d)  [2 flop, 16 B, 20 us]
     """
     if isinstance(function, str):
         function = functions.function_named(function)
@@ -110,7 +124,7 @@ def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Pl
             function(*arguments, **keywords)
     finally:
         state.current = outer
-    return planner.plans[0]
+    return replace(planner.plans[0], figures=planner.figures)
 
 
 def _examples(f: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
@@ -130,6 +144,7 @@ class Planner:
     def __init__(self, compares: bool = True) -> None:
         self.plans: list[Plan] = []
         self.has_begun = False
+        self.figures = ""  # where the rates come from
         # whether rules that were not taken are planned too, for their costs
         self.compares = compares
 
@@ -146,6 +161,8 @@ class Planner:
         `displaced`: a rule that the method does not allow, and why.
         """
         siblings, self.plans, self.has_begun = self.plans, [], True
+        rates = rates_of(A)
+        self.figures = rates.origin
         try:
             name, identity = chosen.name, chosen.identity
             own = None if chosen.cost is None else chosen.cost(A)
@@ -164,18 +181,32 @@ class Planner:
         finally:
             self.plans = siblings
         if own is None:
-            own = sum((child.cost for child in children), Cost(float(A.flops), float(A.nbytes)))
+            product = timed(Cost(float(A.flops), float(A.nbytes)), rates)
+            if chosen.direct or chosen.like is not None:
+                products, calls = DIRECT_WORK if chosen.direct else FORMULA_WORK
+                seconds = products * product.seconds + calls * rates.call
+                product = replace(product, seconds=seconds)
+            own = sum((child.cost for child in children), product)
+        own = timed(Cost.of(own), rates)
+        own = replace(own, seconds=own.seconds + rates.call)
         rejected = tuple(_rejected(f, A, arguments, chosen, displaced)) if self.compares else ()
         expression = _expression(A)
-        siblings.append(Plan(f.name, expression, name, identity, Cost.of(own), children, rejected))
+        siblings.append(Plan(f.name, expression, name, identity, own, children, rejected))
         return result
+
+
+def timed(cost: Cost, rates: Rates) -> Cost:
+    """The cost with seconds: of flops of which no more is said, those of products with vectors."""
+    if not math.isnan(cost.seconds):
+        return cost
+    return replace(cost, seconds=cost.flops / rates.product)
 
 
 def _cost_of(f: Function, rule: Rule, A: Any, arguments: tuple[Any, ...]) -> Cost | None:
     """What a rule that applies but was not taken would cost; None if it cannot be told without
     doing its work."""
     if rule.cost is not None:
-        return Cost.of(rule.cost(A))
+        return timed(Cost.of(rule.cost(A)), rates_of(A))
     if rule.direct:
         return None
     outer, planner = state.current, Planner(compares=False)
@@ -224,7 +255,8 @@ def _rejected(
             and other.cost is not None
             and chosen.cost is not None
         ):
-            costs = [str(Cost.of(cost(A))) for cost in (other.cost, chosen.cost)]
+            rates = rates_of(A)
+            costs = [timed(Cost.of(cost(A)), rates) for cost in (other.cost, chosen.cost)]
             yield other.name, f"costs {costs[0]}, not {costs[1]}"
         else:
             cost = _cost_of(f, other, A, arguments)

@@ -37,7 +37,7 @@ def test_all_eigenpairs_are_found_where_the_matrix_fits(monkeypatch):
     from colinear.functions.spectrum import order as eigen_choice
 
     # rows from which Auto does not form a matrix to find a few pairs or triplets
-    monkeypatch.setattr(eigen_choice, "LARGEST_DENSE", 100)
+    monkeypatch.setattr(eigen_choice, "largest_dense", lambda A: 100)
     d = np.linspace(1.0, 2.0, 450)
     A = co.PSD(co.MatrixFree(lambda X: d[:, None] * X, (450, 450), dtype=float))
     np.testing.assert_allclose(co.eig(A)[0], d)

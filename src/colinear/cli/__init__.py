@@ -109,6 +109,18 @@ def parser() -> argparse.ArgumentParser:
     command("logdet", "the logarithm of |det A|")
     command("trace", "the trace")
 
+    help = "measure what this machine does in a second, for choices and forecasts; two seconds"
+    measuring = commands.add_parser("calibrate", help=help, description=help, **shown).add_argument
+    measuring(
+        "--backend",
+        choices=("numpy", "torch", "jax"),
+        action="append",
+        help="the framework; may be given again; default: all that are installed",
+    )
+    measuring("--device", help="as torch and JAX name it, such as cuda:0; default: the host")
+    measuring("--json", action="store_true", help="print one JSON object to standard output")
+    measuring("--traceback", action="store_true", help="show where an error came from")
+
     for name, help in SCRIPTS.items():
         script = commands.add_parser(
             name,

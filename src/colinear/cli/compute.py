@@ -1,13 +1,16 @@
-"""The commands that compute: `solve`, `eig`, `svd`, `logdet`, `trace`, `explain`."""
+"""The commands that compute: `solve`, `eig`, `svd`, `logdet`, `trace`, `explain`, `calibrate`."""
 
 from __future__ import annotations
 
 import argparse
 import time
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
+from .. import rates
+from ..backends import KNOWN
 from ..operators import LinearOperator
 from ..status import Status, combine
 from . import answers
@@ -177,7 +180,25 @@ def explain(options: argparse.Namespace) -> int:
         "rules": plan.rules,
         "flops": plan.cost.flops,
         "memory": plan.cost.memory,
+        "seconds": plan.cost.seconds,
         "plan": str(plan),
     }
     lines = [f"{options.file}: {answer['operator']}", answer["plan"]]
+    return answers.finish(options, answer, lines, Status.SUCCESS)
+
+
+def calibrate(options: argparse.Namespace) -> int:
+    """Measure the rates of each framework, and print them."""
+    found, lines = {}, []
+    for name in options.backend or [each for each in KNOWN if find_spec(each) is not None]:
+        measured = rates.calibrate(name, options.device)
+        found[name] = measured._asdict()
+        lines.append(f"{name}, {options.device or 'cpu'}, calibrated on {measured.date}")
+        for field, what in rates.MEANINGS.items():
+            value = getattr(measured, field)
+            text = f"{value / 1e9:.3g} Gflop/s" if value > 1 else f"{value * 1e6:.3g} us"
+            lines.append(f"  {text:14}  {what}")
+    is_kept = rates.is_kept(measured)
+    lines.append(f"{'kept in' if is_kept else 'could not be written to'} {rates.cache_file()}")
+    answer = {"rates": found, "file": str(rates.cache_file()), "is_kept": is_kept}
     return answers.finish(options, answer, lines, Status.SUCCESS)

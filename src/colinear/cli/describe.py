@@ -119,7 +119,7 @@ def _speaks_unicode() -> bool:
 # a picture in a file.
 
 
-MOST_WORK = 2e10  # flops of a factorisation that is made for the sake of its estimate
+LONGEST_S = 1.0  # seconds of a factorisation that is made for the sake of its estimate
 
 
 def info(options: argparse.Namespace) -> int:
@@ -229,7 +229,7 @@ def condition(matrix: Any, A: Any, insists: bool | None) -> tuple[float | None, 
     if m != n:
         return None, "not estimated: not square, and large"
     work = sparse_work(A) if isinstance(A, Sparse) else dense_work(A)
-    if not insists and isinstance(A, Sparse | Dense) and work.work > MOST_WORK:
+    if not insists and isinstance(A, Sparse | Dense) and work.seconds > LONGEST_S:
         return (
             None,
             f"not estimated: a factorisation would take {work.flops:.1e} flops (--condition does "

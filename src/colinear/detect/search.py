@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..functions.solve.cost import dense_work, least_squares_work, sparse_work
+from ..dispatch import Cost
+from ..functions.solve.cost import dense_work, estimated_fill, least_squares_work
 from ..methods.loop import show
 from ..operators import (
     Banded,
@@ -64,7 +65,9 @@ from .shapes import (
 
 # for each part of a composition: so much that none is made of what has a few rows only
 OPERAND = 200.0
-INDIRECT = 8.0  # flops that wait for memory, in those of a dense factorisation
+# in flops of a dense factorisation, and the same on every machine, so that all find the same:
+INDIRECT = 8.0  # a flop that waits for memory
+FILLED = 2000.0  # an entry of sparse factors
 
 
 def cost(A: Any) -> float:
@@ -93,7 +96,7 @@ def cost(A: Any) -> float:
     if isinstance(A, Sum):
         return _cost_of_sum(A)
     if m != n:
-        return least_squares_work(A).work
+        return _with_forming(A, least_squares_work(A))
     if isinstance(A, Toeplitz):
         return INDIRECT * 4 * n * n
     if isinstance(A, Banded):
@@ -101,8 +104,14 @@ def cost(A: Any) -> float:
         return min(INDIRECT * 2 * n * (lower + 1) * (lower + upper + 1), _formed(A))
     if isinstance(A, Sparse):
         # the fill is estimated as of a grid; what is scattered at random has far less
-        return min(sparse_work(A).work / 2, _formed(A))
+        entries, flops = estimated_fill(A.structure)
+        return min((INDIRECT / 2 * flops + FILLED * entries) / 2, _formed(A))
     return _formed(A)
+
+
+def _with_forming(A: LinearOperator, cost: Cost) -> float:
+    """The flops of a factorisation, where those of forming the matrix count as in blocks."""
+    return cost.flops + (INDIRECT / 2 - 1) * A.dense_flops
 
 
 def _cost_of_sum(A: Sum) -> float:
@@ -122,7 +131,7 @@ def _cost_by_eigenvectors(A: LinearOperator, parts: Sequence[LinearOperator]) ->
 
 def _formed(A: LinearOperator) -> float:
     """A dense factorisation, and a solve with its factors."""
-    return dense_work(A).work + INDIRECT * 2 * A.shape[-1] ** 2
+    return _with_forming(A, dense_work(A)) + INDIRECT * 2 * A.shape[-1] ** 2
 
 
 def _spectral(A: LinearOperator) -> float:

@@ -19,7 +19,7 @@ from . import signatures
 from .resolution import Rule
 
 # Modes that a user has set in a framework and that do not hold for our own formulas: JAX's strict
-# ones (`backends/jax/closures.py`).
+# ones (`backends/jax/control.py`).
 
 
 _is_strict: Callable[[], bool] | None = None  # JAX's, as soon as JAX is used

@@ -9,7 +9,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..errors import AmbiguityError
@@ -85,18 +85,23 @@ MOST_MEETS = 256  # alternatives of an overlap that are looked at before a pair 
 
 @dataclass(frozen=True)
 class Cost:
-    """Floating-point operations and bytes. Costs add."""
+    """Floating-point operations, bytes, and seconds as forecast for this machine, NaN where nothing
+    is said of them. Costs add."""
 
     flops: float = 0.0
     memory: float = 0.0
+    seconds: float = field(default=math.nan, compare=False)  # which differ between machines
 
     def __str__(self) -> str:
         flops = _human(self.flops, 1000.0, ("", "k", "M", "G", "T", "P", "E"))
         memory = _human(self.memory, 1024.0, ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
-        return f"{flops}flop, {memory}B"
+        time = "" if math.isnan(self.seconds) else f", {_time_text(self.seconds)}"
+        return f"{flops}flop, {memory}B{time}"
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(self.flops + other.flops, self.memory + other.memory)
+        return Cost(
+            self.flops + other.flops, self.memory + other.memory, self.seconds + other.seconds
+        )
 
     @staticmethod
     def of(x: Any) -> Cost:
@@ -109,6 +114,14 @@ def _human(x: float, step: float, prefixes: tuple[str, ...]) -> str:
     while abs(x) >= step * 0.9995 and power < len(prefixes) - 1:
         x, power = x / step, power + 1
     return f"{x:.3g} {prefixes[power] if math.isfinite(x) else ''}"
+
+
+def _time_text(seconds: float) -> str:
+    """A time of two digits: more a forecast does not have."""
+    most = {"us": 1e-3, "ms": 1.0, "s": 120.0, "min": 7200.0, "h": math.inf}
+    unit = next(unit for unit, limit in most.items() if not seconds >= limit)
+    size = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}[unit]
+    return f"{float(f'{seconds / size:.2g}'):.5g} {unit}"
 
 
 class Choice(NamedTuple):
@@ -252,11 +265,14 @@ def decide(A: Any, found: Resolution, arguments: tuple[Any, ...] = ()) -> Rule:
     if any(r.cost is None for r in contenders):
         raise AmbiguityError(_ambiguous(contenders))
 
-    def price(rule: Rule) -> tuple[Any, ...]:
-        cost = Cost.of(rule.cost(A))  # type: ignore[misc]
-        return cost.flops, cost.memory, rule.number
+    costs = [Cost.of(rule.cost(A)) for rule in contenders]  # type: ignore[misc]
+    are_timed = not any(math.isnan(cost.seconds) for cost in costs)
 
-    return min(contenders, key=price)
+    def price(i: int) -> tuple[Any, ...]:
+        cost = costs[i]
+        return cost.seconds if are_timed else cost.flops, cost.memory, contenders[i].number
+
+    return contenders[min(range(len(costs)), key=price)]
 
 
 def _contenders(A: Any, i: int, found: Resolution, arguments: tuple[Any, ...]) -> list[Rule]:

@@ -30,13 +30,14 @@ from ..operators import (
 from ..operators.context import kind_of
 from ..operators.tree import inside_out
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
+from ..rates import share_of_memory
 from ..status import Status, failed, first_failure, is_finite, is_unseen, state, take_for_granted
 
 # Arrays as the functions see them: as matrices, in which precision, and whether their values can
 # be looked at.
 
 
-LARGEST = 8 * 2**30  # bytes of a matrix that is formed because a function needs it and nobody asked
+LARGEST_SHARE = 1 / 2  # of the memory, for a matrix that a function needs and nobody asked for
 
 
 def identity_like(A: LinearOperator, n: int | None = None) -> LinearOperator:
@@ -76,14 +77,15 @@ def to_computing_dtype(xp: Any, x: Array) -> Array:
 
 def dense(A: LinearOperator) -> Array:
     """The matrix to compute with; traced, if what is computed from it will be. One that is not
-    there is formed up to `LARGEST`."""
+    there is formed up to half of the memory, 8 GiB where that is not known."""
     size = 0 if type(A) is Dense else math.prod(A.shape) * max(4, getattr(A.dtype, "itemsize", 8))
-    if size > LARGEST:
+    if size and size > (limit := share_of_memory(A, LARGEST_SHARE, 8 * 2.0**30)):
         m, n = A.shape[-2:]
         raise TooLargeError(
             f"A is {m}x{n}, and no rule or iteration computes this of it: its matrix would have "
             "to be formed, which takes "
-            f"{size / 2**30:.1f} GiB. Ask for less (k= in eig and svd, solve instead of inv), "
+            f"{size / 2**30:.1f} GiB; at most {limit / 2**30:.3g} GiB are taken unasked. "
+            "Ask for less (k= in eig and svd, solve instead of inv), "
             "name an iterative method, show its "
             f"structure, or form it yourself: Dense(A.to_dense())."
         )

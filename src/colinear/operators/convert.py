@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import os
 import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from .. import backends
 from ..backends import Array, namespace_of
 from ..dispatch import calls
 from ..errors import BackendError, DtypeError, ShapeError, TooLargeError
+from ..rates import memory_of
 from .base import LinearOperator
 from .context import (
     Context,
@@ -420,13 +420,13 @@ def to_scipy(A: LinearOperator) -> Any:
 
 
 def to_dense(A: LinearOperator) -> Array:
-    """The matrix, as a new array; an error where it is not there and larger than the memory of
-    this machine."""
+    """The matrix, as a new array; an error where it is not there and larger than the memory
+    there is."""
     size = math.prod(A.shape) * getattr(A.dtype, "itemsize", 8)
-    if size > INSTALLED_MEMORY and size > 2 * A.nbytes and "cpu" in str(A.device).lower():
+    if size > (memory := memory_of(A)) and size > 2 * A.nbytes:
         raise TooLargeError(
             f"to_dense: A is {'x'.join(map(str, A.shape))}, and its matrix would take "
-            f"{size / 2**30:.3g} GiB; this machine has {INSTALLED_MEMORY / 2**30:.3g} GiB. "
+            f"{size / 2**30:.3g} GiB; this machine has {memory / 2**30:.3g} GiB on {A.device}. "
             "Multiply by A, or take a part of it: A[rows, columns]."
         )
     if A._context.backend in calls.LENDERS:
@@ -436,17 +436,6 @@ def to_dense(A: LinearOperator) -> Array:
     memos = [value for part in inside_out(A) for value in vars(part).values()]
     dense = A._dense()
     return namespace_of(dense).own(dense, (*A.leaves(), *memos))
-
-
-def _installed_memory() -> float:
-    """Bytes of memory of this machine; infinity where the system does not tell."""
-    try:
-        return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return math.inf
-
-
-INSTALLED_MEMORY = _installed_memory()
 
 
 def flattened(family: Any, operators: Iterable[Any]) -> list[Any]:

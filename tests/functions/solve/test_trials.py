@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import colinear as co
-from colinear.functions.solve import cost, trials
+from colinear.functions.solve import cost, near, trials
 from colinear.operators.shown import assembled
 
 BACKENDS = ["numpy", "torch", "jax"]
@@ -215,7 +215,7 @@ def test_derivatives_of_what_a_trial_found() -> None:
 
 
 def test_incomplete_factors_follow_gmres_where_no_factors_fit(monkeypatch: Any) -> None:
-    monkeypatch.setattr(cost, "MEMORY", 1e5)
+    monkeypatch.setattr(cost, "share_of_memory", lambda *_: 1e5)
     m = 60
     S = poisson(m) + sp.diags_array([np.full(m * m - 1, 0.4)], offsets=[1])
     S = sp.csr_array(S + 1e-3 * sp.diags_array(np.arange(m * m) % 7.0))
@@ -259,7 +259,7 @@ def near_cases() -> dict[str, Any]:
 def test_what_is_near_and_inverted_by_a_rule_preconditions(
     name: str, backend: str, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(cost, "MEMORY", 1e6)  # so that no matrix is formed
+    monkeypatch.setattr(cost, "share_of_memory", lambda *_: 1e6)  # so that no matrix is formed
     A = near_cases()[name].to(backend)
     b = A.xp.asarray(np.random.default_rng(1).standard_normal(A.shape[-1]))
     assert "preconditioned by the inverse of" in str(co.explain(co.solve, A, b))
@@ -272,17 +272,17 @@ def test_the_nearest_kronecker_product_is_nearest() -> None:
     rng = np.random.default_rng(0)
     F = [[rng.standard_normal((m, m)) for m in (4, 3)] for _ in range(3)]
     A = sum(co.Kronecker(*map(co.Dense, each)) for each in F) + 2 * co.Identity(12)
-    near = trials.nearest_kronecker(A).to_dense()
+    found = near.nearest_kronecker(A).to_dense()
     # rearranged (Van Loan and Pitsianis 1993), the nearest is of rank one: its singular value
     R = A.to_dense().reshape(4, 3, 4, 3).transpose(0, 2, 1, 3).reshape(16, 9)
     s = np.linalg.svd(R, compute_uv=False)
     np.testing.assert_allclose(
-        np.linalg.norm(A.to_dense() - near), np.sqrt((s[1:] ** 2).sum()), rtol=1e-4
+        np.linalg.norm(A.to_dense() - found), np.sqrt((s[1:] ** 2).sum()), rtol=1e-4
     )
 
 
 def test_a_kernel_too_large_to_form_is_preconditioned(monkeypatch: Any) -> None:
-    monkeypatch.setattr(cost, "MEMORY", 1e5)
+    monkeypatch.setattr(cost, "share_of_memory", lambda *_: 1e5)
     rng, n = np.random.default_rng(0), 300
 
     def gauss(x: Any, y: Any) -> Any:

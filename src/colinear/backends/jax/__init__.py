@@ -1,7 +1,6 @@
 """The JAX backend: the names of `backends.NAMES`, each from the file that its kind is in."""
 
 from .arrays import *
-from .closures import *
 from .control import *
 from .derivatives import *
 from .host_warnings import *

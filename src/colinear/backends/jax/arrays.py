@@ -124,6 +124,11 @@ def device_of(x: Any) -> Any:
     return None if isinstance(x, jax.core.Tracer) else getattr(x, "device", None)
 
 
+def device_memory(device: Any) -> float:
+    """Bytes of the memory of a device, infinity where that is not known."""
+    return float((device.memory_stats() or {}).get("bytes_limit", "inf"))
+
+
 def to_device(x: Any, device: Any) -> jax.Array:
     if device is None:
         return x

@@ -1,11 +1,15 @@
-"""Loops, trees, host calls and compilation in JAX."""
+"""Loops, trees, host calls and compilation in JAX; functions with what they close over as arguments,
+and JAX's strict modes switched off for our formulas."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .arrays import is_differentiated
@@ -72,3 +76,175 @@ def map_on_host(f: Callable, X: Any, *others: Any) -> Any:
         return jax.device_put(on_host(X, *others), X.sharding)
     shape = jax.ShapeDtypeStruct(X.shape, X.dtype)
     return jax.pure_callback(on_host, shape, X, *others, vmap_method="broadcast_all")
+
+
+# Functions of JAX with what they close over as arguments.
+#
+# A function that closes over a traced value is no constant: compiled programs that hold it as one
+# cannot be built, and derivatives with respect to that value are lost. So it is traced once, and
+# its program takes those values as arguments. The program holds none of them.
+
+
+try:
+    # JAX has no public name for it
+    from jax._src.core import (
+        trace_state_clean as is_nothing_traced,
+    )
+except ImportError:
+
+    def is_nothing_traced() -> bool:
+        return False
+
+
+# an argument, one of its axes, and the axis of the answer that goes with it; from the last one
+Axis = tuple[int, int, int]
+
+
+def hoist(
+    f: Callable, examples: Callable[[], Sequence[tuple]], axes: Sequence[Axis] = ()
+) -> tuple[Callable, tuple]:
+    """A function g and arrays h with `g(*arguments, *h) = f(*arguments)`: h are the traced arrays
+    that f closes over.
+
+    Parameters
+    ----------
+    f : callable
+        Where it closes over nothing that is traced, it is g itself, and h is empty.
+    examples : callable
+        Gives tuples of arguments, the first array of each of another dtype. f must take the first
+        tuple: what it raises is raised here. Further arguments must have their shapes, but for:
+    axes : tuple
+        Axes of length 1 along which f treats all elements alike, so that others may be longer. More
+        leading dimensions of the first argument are such axes too.
+    """
+    if is_nothing_traced():
+        return f, ()
+    first, *others = examples()
+    programs = [_trace(f, first)]
+    for arguments in others:
+        try:
+            programs.append(_trace(f, arguments))
+        except (
+            TypeError,
+            ValueError,
+        ):  # f does not mix these dtypes: it is given the first one instead
+            continue
+    constants = itertools.chain.from_iterable(program.constants for program in programs)
+    hidden = {id(c): c for c in constants if isinstance(c, jax.core.Tracer)}
+    if not hidden:
+        return f, ()
+    places = {key: place for place, key in enumerate(hidden)}
+    programs = [program.without(places) for program in programs]
+    return Hoisted(f, programs, axes, len(hidden)), tuple(hidden.values())
+
+
+class _Program(NamedTuple):
+    """A traced function: what it computes, from arguments and constants (None for those
+    hoisted)."""
+
+    jaxpr: Any
+    constants: list
+    places: list  # among the hoisted, None for what is not
+    arguments: list  # shapes of the arrays, None for what is no array
+    structure: Any  # of the answer
+
+    def without(self, places: dict[int, int]) -> _Program:
+        kept = [None if id(c) in places else c for c in self.constants]
+        return self._replace(constants=kept, places=[places.get(id(c)) for c in self.constants])
+
+    def run(self, arrays: list, hidden: tuple) -> Any:
+        # `A.to(dtype=...)` may have changed their dtypes
+        constants = [
+            c if place is None else jnp.asarray(hidden[place], variable.aval.dtype)
+            for c, place, variable in zip(self.constants, self.places, self.jaxpr.constvars)
+        ]
+        found = jax.core.eval_jaxpr(self.jaxpr, constants, *(x for x in arrays if x is not None))
+        return jax.tree.unflatten(self.structure, found)
+
+
+def _trace(f: Callable, arguments: tuple) -> _Program:
+    leaves, structure = jax.tree.flatten(arguments)
+    is_array = lambda x: isinstance(x, (jax.Array, jax.core.Tracer, np.ndarray))
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else None for x in leaves]
+
+    def flat(*arrays: Any) -> Any:
+        given = iter(arrays)
+        every = [x if s is None else next(given) for x, s in zip(leaves, shapes, strict=True)]
+        return f(*jax.tree.unflatten(structure, every))
+
+    closed, answer = jax.make_jaxpr(flat, return_shape=True)(*(s for s in shapes if s is not None))
+    return _Program(closed.jaxpr, list(closed.consts), [], shapes, jax.tree.structure(answer))
+
+
+class Hoisted:
+    """A traced function of its arguments and of what it closed over; a constant, of which every
+    one is its own."""
+
+    def __init__(self, f: Callable, programs: list[_Program], axes: Sequence[Axis], count: int):
+        self.__name__ = getattr(f, "__name__", type(f).__name__)
+        self.programs, self.axes, self.count = programs, axes, count
+
+    def __call__(self, *arguments: Any) -> Any:
+        split = len(arguments) - self.count
+        leaves, hidden = jax.tree.leaves(arguments[:split]), arguments[split:]
+        program = next(
+            (p for p in self.programs if p.arguments[0].dtype == leaves[0].dtype),
+            self.programs[-1],
+        )
+        arrays = [
+            None if s is None else jnp.asarray(x, s.dtype)
+            for x, s in zip(leaves, program.arguments, strict=True)
+        ]
+        return self._mapped(program, arrays, hidden)
+
+    def _mapped(self, program: _Program, arrays: list, hidden: tuple) -> Any:
+        """The program over the axes that are longer than in its example, one after the other."""
+        if arrays[0].ndim > program.arguments[0].ndim:
+            return jax.vmap(lambda x: self._mapped(program, [x, *arrays[1:]], hidden))(arrays[0])
+        longer = (
+            axes
+            for axes in self.axes
+            if arrays[axes[0]].shape[axes[1]] != program.arguments[axes[0]].shape[axes[1]]
+        )
+        place, axis, axis_of_answer = next(longer, (None, 0, 0))
+        if place is None:
+            return program.run(arrays, hidden)
+
+        def one(x: Any) -> Any:
+            element = [*arrays[:place], jnp.expand_dims(x, axis), *arrays[place + 1 :]]
+            return jnp.squeeze(self._mapped(program, element, hidden), axis_of_answer)
+
+        return jax.vmap(one, axis, axis_of_answer)(arrays[place])
+
+    def __repr__(self) -> str:
+        return f"<{self.__name__} of its arguments and {self.count} arrays it closed over>"
+
+
+# JAX's strict modes, in which no dtype is promoted and no rank raised.
+#
+# They are for the user's own formulas. Ours mix dtypes and ranks on purpose (a real norm by
+# complex numbers, a count by truths), so they run in JAX's ordinary modes, whatever the user has
+# set: each call from outside passes through `in_ordinary_modes`. That is a call of a function or
+# of an operator, and one of JAX's for a derivative, a transpose or a program of ours, which may
+# come long after.
+
+
+def is_strict() -> bool:
+    """Whether one of JAX's strict modes is on."""
+    return (
+        jax.config.jax_numpy_dtype_promotion != "standard"
+        or jax.config.jax_numpy_rank_promotion != "allow"
+    )
+
+
+def in_ordinary_modes(f: Callable) -> Callable:
+    """`f`, run in JAX's ordinary modes."""
+
+    @functools.wraps(f)
+    def relaxed(*arguments: Any, **options: Any) -> Any:
+        if not is_strict():
+            return f(*arguments, **options)
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            return f(*arguments, **options)
+
+    return relaxed

@@ -15,7 +15,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from .arrays import is_complex
-from .closures import in_ordinary_modes
+from .control import in_ordinary_modes
 
 # derivatives
 # --------------------------------------------------------------------------------------------------

@@ -101,6 +101,11 @@ def device_of(x: Any) -> str:
     return "cpu"
 
 
+def device_memory(device: Any) -> float:
+    """Bytes of the memory of a device, infinity where that is not known."""
+    return float("inf")
+
+
 def to_device(x: Any, device: Any) -> Any:
     if device is not None and str(device) != "cpu":
         raise DeviceError(

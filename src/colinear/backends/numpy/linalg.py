@@ -178,7 +178,9 @@ def solves(A: Array, X: Array, B: Array, tol: float, limit: float) -> bool:
     For few columns and one dtype: BLAS is quicker there than NumPy, does not overflow nor warn.
     """
     norm, gemm = _norm_and_product(B.dtype.char)
-    if not are_below(gemm(-1.0, A, X, 1.0, B), B, tol):
+    # BLAS reads columns: a matrix of rows is its transpose, and is not copied
+    M, is_turned = (A, 0) if A.flags.f_contiguous else (A.T, 1)
+    if not are_below(gemm(-1.0, M, X, 1.0, B, trans_a=is_turned), B, tol):
         return False
     size = norm(A.ravel("K"))
     return size > 1e-15 and limit * size * norm(X[:, -1]) < norm(B[:, -1])

@@ -179,6 +179,12 @@ def is_beside(x: Any, context: Any) -> builtins.bool:
     )
 
 
+def device_memory(device: Any) -> float:
+    """Bytes of the memory of a device, infinity where that is not known."""
+    is_cuda = torch.device(device).type == "cuda"
+    return float(torch.cuda.get_device_properties(device).total_memory if is_cuda else "inf")
+
+
 def to_device(x: Any, device: Any) -> torch.Tensor:
     return x if device is None else x.to(device)
 

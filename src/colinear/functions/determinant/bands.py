@@ -97,7 +97,7 @@ def is_sparse_on_host(A: Any) -> bool:
     return is_sparse and not is_polynomial() and reaches_host(xp, A.data)
 
 
-@rule(slogdet, Sparse, when=is_sparse_on_host, cost=lambda A: Cost(*sparse_work(A)[::2]), like=one)
+@rule(slogdet, Sparse, when=is_sparse_on_host, cost=sparse_work, like=one)
 def slogdet_sparse(A: Any, method: Any) -> Determinant:
     """det S = ± ∏ u_ii for P S Q = L U, which stay sparse"""
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)

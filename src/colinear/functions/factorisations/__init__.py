@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ... import autodiff
-from ...dispatch import Choice, Cost, function
+from ...dispatch import Choice, function
 from ...factors.dense import reproduces, times_adjoint
 from ...methods import LU, QR, Cholesky, Method, fitting
 from ...operators import Dense, LinearOperator, Permutation, Triangular
@@ -26,6 +26,7 @@ from ..common import (
     square_size,
     to_result_dtype,
 )
+from ..solve.cost import lapack_cost
 
 # --------------------------------------------------------------------------------------------------
 
@@ -73,7 +74,7 @@ def _chosen(
 ) -> Choice:
     """The choice of the one factorisation that there is."""
     size = math.prod(A.shape)
-    cost = Cost(flops * smaller_side(A) * size, (16.0 if name == "QR" else 8.0) * size)
+    cost = lapack_cost(A, flops * smaller_side(A) * size, (16.0 if name == "QR" else 8.0) * size)
     return Choice(lambda: run(A), name, cost, identity, like)
 
 

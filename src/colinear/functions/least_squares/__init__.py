@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import autodiff
 from ...backends import Array, adjoint, eye_like, inner_products
-from ...dispatch import Choice, Cost, function, perform
+from ...dispatch import Choice, function, perform
 from ...factors.inverse import Implicit, Inverse
 from ...info import Info, is_detailed, recording, report
 from ...methods import CG, LSMR, LSQR, QR, SVD, SVRG, Method, RandomizedSVD, fitting
@@ -47,7 +47,7 @@ from ..solve.auto import (
     iterated,
     try_least_squares,
 )
-from ..solve.cost import MEMORY, least_squares_work
+from ..solve.cost import lapack_cost, least_squares_work, memory_to_form
 from ..solve.inverse import rough_norms
 
 
@@ -94,7 +94,7 @@ def pseudoinverse(
             None,
             "asked for: A^+ = V Σ^+ U^H from random vectors",
         )
-    if _iterates(A, method) and least_squares_work(A).memory > MEMORY:
+    if _iterates(A, method) and least_squares_work(A).memory > memory_to_form(A):
         iterate_all = lambda lsmr, most: iterated(A, lsmr, consistent=False)
         if (iteration := try_least_squares(A, method, (), 1, iterate_all, like)) is not None:
             return iteration
@@ -285,7 +285,8 @@ def _without_trial(A: LinearOperator, s: System, method: Method | None, chosen: 
     """The choice where iterations are not tried, or have been tried."""
     like = partial(solution_like, A, s.b)
     m, n = max(A.shape[-2:]), smaller_side(A)
-    qr_cost = Cost(2.0 * math.prod(A.batch_shape) * m * n * n, 8.0 * math.prod(A.shape))
+    qr_flops = 2.0 * math.prod(A.batch_shape) * m * n * n
+    qr_cost = lapack_cost(A, qr_flops, 8.0 * math.prod(A.shape))
 
     def choice(name: str, why: str, solution: Solution, asked: Any) -> Choice:
         def like_asked() -> Array:

@@ -64,6 +64,7 @@ from ..common import (
     to_result_dtype,
 )
 from ..singular import cutoff, norm, relative_cutoff, svd
+from ..solve.cost import lapack_cost
 from ..spectrum.order import grid_of, is_periodic, reordered, symbol
 from ..spectrum.shift_invert import sampled_nullspace
 from . import checked_rtol
@@ -104,7 +105,7 @@ def orthonormal_nullspace(
     if isinstance(method, SVRG):
         cost = Cost(method.typical(m, n) * A.flops, 8.0 * n * method.vectors)
         return Choice(lambda: sampled_nullspace(A, rtol, method), "SVRG", cost, "asked for", like)
-    cost = Cost(20.0 * batch * m * n * n, 8.0 * batch * n * n)
+    cost = lapack_cost(A, 20.0 * batch * m * n * n, 8.0 * batch * n * n, "SVD")
     why = "the right singular vectors of the negligible singular values"
     return Choice(lambda: null_vectors(A, lambda s: cutoff(A, s, rtol)), "SVD", cost, why, like)
 

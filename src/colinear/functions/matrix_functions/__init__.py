@@ -38,6 +38,7 @@ from ..common import (
     square_size,
     to_result_dtype,
 )
+from ..solve.cost import lapack_cost
 from ..spectrum import eig
 from .krylov import cost as product_cost
 from .krylov import krylov_operator
@@ -297,14 +298,14 @@ def _by_eigenbasis(
     like = partial(identity_like, A)
     if is_hermitian:
         why = "A is known to be self-adjoint: f(A) = Q f(Λ) Q^H"
-        return Choice(run, "Eigh", _cost(A, 10.0, 16.0), why, like)
-    return Choice(run, "Eig", _cost(A, 30.0, 32.0), "f(A) = V f(Λ) V^-1", like)
+        return Choice(run, "Eigh", _cost(A, 10.0, 16.0, "Eigh"), why, like)
+    return Choice(run, "Eig", _cost(A, 30.0, 32.0, "Eig"), "f(A) = V f(Λ) V^-1", like)
 
 
-def _cost(A: LinearOperator, products: float, bytes_held: float) -> Cost:
+def _cost(A: LinearOperator, products: float, bytes_held: float, name: str = "") -> Cost:
     """Of an algorithm on the matrix, by so many products of matrices."""
     size = math.prod(A.shape)
-    return Cost(products * A.shape[-1] * size, bytes_held * size)
+    return lapack_cost(A, products * A.shape[-1] * size, bytes_held * size, name)
 
 
 def by_unitary(A: LinearOperator, f: Scalar, method: Method) -> LinearOperator:

@@ -33,6 +33,7 @@ from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import FIRST_FAILURE, Status, combine, deliver, first_failure, known_status
 from .. import matrix_functions
 from ..common import host_value, ignore_float_errors, to_result_dtype
+from ..solve.cost import products_cost
 from .krylov_derivatives import (
     along_program,
     back_program,
@@ -43,7 +44,7 @@ from .krylov_derivatives import (
     ritz_values,
     starts_of,
 )
-from .spectra import closed_over, is_too_large, is_worth, refuse_derivative
+from .spectra import TYPICAL_STEPS, closed_over, is_too_large, is_worth, refuse_derivative
 
 STEPS = 200  # the most of a run, unless told
 HALVINGS = 10  # of an exponent that is too large for one run
@@ -93,8 +94,8 @@ def matrix_of_function(A: Any) -> LinearOperator:
 
 def cost(A: LinearOperator, method: Any) -> Cost:
     """Of one product with f(A)."""
-    n, steps = A.shape[-1], getattr(method, "max_iters", None) or STEPS
-    return Cost(steps * (A.flops + 4.0 * steps * n), 8.0 * steps * n)
+    n, steps = A.shape[-1], min(TYPICAL_STEPS, getattr(method, "max_iters", None) or STEPS)
+    return products_cost(A, steps, 4.0 * steps * n, 8.0 * steps * n)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,8 @@ from ..common import (
     report_failure,
     seen_value,
 )
-from ..solve.inverse import LARGEST_DENSE, inv
+from ..solve.cost import lapack_cost, largest_dense, products_cost
+from ..solve.inverse import inv
 from ..spectrum import eig, factors_self_adjoint, spectrum_by_factors
 from ..spectrum.compositions import split_shift
 from ..spectrum.order import combinations
@@ -222,7 +223,7 @@ def has_factored_spectrum(A: LinearOperator) -> bool:
     with all of their eigenpairs at hand."""
     form = kronecker_form(A) if A.properties & SELF_ADJOINT else None
     return form is not None and all(
-        factor.shape[-1] <= LARGEST_DENSE
+        factor.shape[-1] <= largest_dense(A)
         or isinstance(factor, (Diagonal, Identity, ScaledIdentity))
         for factor in form[0].operands
     )
@@ -253,7 +254,7 @@ def has_general_factors(A: LinearOperator, method: Any = None) -> bool:
         (method is None or isinstance(method, Auto))
         and not A.properties & SELF_ADJOINT
         and 0 not in A.shape
-        and all(factor.shape[-2] == factor.shape[-1] <= LARGEST_DENSE for factor in A.operands)
+        and all(factor.shape[-2] == factor.shape[-1] <= largest_dense(A) for factor in A.operands)
         and not any(is_traced_or_differentiated(A.xp, A.xp.staged(leaf)) for leaf in A.arrays())
         and not is_half(A.xp, A.dtype)
     )
@@ -378,9 +379,8 @@ def kronecker_form(A: LinearOperator) -> tuple[LinearOperator, Any, Any] | None:
 # Whether f(A) is multiplied by runs of a Krylov method, or by its matrix.
 
 
-SMALLEST = 400  # rows from which a run may cost less than f of the matrix
-TYPICAL_STEPS = 100  # of a run, for the choice
-SLOWER = 8  # times that a flop of a run takes as long as one of a dense decomposition, as measured
+SMALLEST = 200  # rows from which a run may cost less than f of the matrix
+TYPICAL_STEPS = 50  # of a run, for the choice
 
 
 def runs_krylov(A: LinearOperator, f: Any, method: Method) -> str:
@@ -413,12 +413,14 @@ def has_dense_eigenvectors(A: LinearOperator) -> bool:
 
 def is_too_large(A: LinearOperator) -> bool:
     """Whether A has no matrix, and would have too large a one."""
-    return A.shape[-1] > LARGEST_DENSE and not isinstance(A, Dense)
+    return A.shape[-1] > largest_dense(A) and not isinstance(A, Dense)
 
 
 def is_worth(A: LinearOperator, columns: int) -> bool:
     """Whether so many columns of f(A) are expected to cost less by runs than by the matrix."""
     n = A.shape[-1]
-    run = TYPICAL_STEPS * (A.flops + 4.0 * TYPICAL_STEPS * n)
-    matrix = (10.0 if A.properties & SELF_ADJOINT else 30.0) * float(n) ** 3
-    return n >= SMALLEST and SLOWER * columns * run < matrix
+    if n < SMALLEST:
+        return False
+    run = products_cost(A, TYPICAL_STEPS, 4.0 * TYPICAL_STEPS * n, 0.0)
+    flops, name = (10.0, "Eigh") if A.properties & SELF_ADJOINT else (30.0, "Eig")
+    return columns * run.seconds < lapack_cost(A, flops * float(n) ** 3, 0.0, name).seconds

@@ -31,7 +31,7 @@ from ..common import (
     values_are_seen,
 )
 from ..diagonal import BLOCK, by_columns
-from ..solve.cost import is_too_large
+from ..solve.cost import is_too_large, lapack_cost
 from ..solve.inverse import column_norms, inv, squares
 from ..spectrum.order import checked_count, is_affordable
 from .iterate import (
@@ -217,7 +217,7 @@ def singular_triplets(
         run = lambda: _gram_or_dense_triplets(A, k, chosen)
     why = "few triplets of a tall matrix: eigenvectors of A^H A, if they are accurate enough"
     m, n, batch = max(A.shape[-2:]), smaller_side(A), math.prod(A.batch_shape)
-    cost = Cost(2.0 * batch * m * n * (n + 3 * k), 8.0 * batch * (n * n + m * k))
+    cost = lapack_cost(A, 2.0 * batch * m * n * (n + 3 * k), 8.0 * batch * (n * n + m * k))
     return Choice(run, "Gram", cost, why, partial(triplets_like, A, k))
 
 

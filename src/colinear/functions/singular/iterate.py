@@ -30,6 +30,7 @@ from ..common import (
     to_result_dtype,
     values_are_seen,
 )
+from ..solve.cost import lapack_cost, products_cost
 from ..spectrum.iterate import check_visible, program_of, report_run, status_of_run, watcher
 from ..spectrum.order import PENALTY, STEPS, is_affordable
 
@@ -59,14 +60,15 @@ def automatic(A: LinearOperator, k: int, method: Auto) -> Method | None:
     if not is_affordable(A):
         return chosen
     # the dense way has derivatives
-    pays = PENALTY * expected_cost(A, k, chosen).flops < dense_cost(A).flops
+    pays = PENALTY * expected_cost(A, k, chosen).seconds < dense_cost(A).seconds
     return chosen if pays and values_are_seen(A) else None
 
 
 def dense_cost(A: LinearOperator) -> Cost:
     """What the decomposition of the matrix costs."""
     (m, n), batch = A.shape[-2:], math.prod(A.batch_shape)
-    return Cost(20.0 * batch * m * n * min(m, n), 8.0 * batch * (m + n) * min(m, n))
+    flops = 20.0 * batch * m * n * min(m, n)
+    return lapack_cost(A, flops, 8.0 * batch * (m + n) * min(m, n), "SVD")
 
 
 def expected_cost(A: LinearOperator, k: int, method: Any) -> Cost:
@@ -74,11 +76,11 @@ def expected_cost(A: LinearOperator, k: int, method: Any) -> Cost:
     (m, n), batch = A.shape[-2:], math.prod(A.batch_shape)
     if isinstance(method, RandomizedSVD):
         width, products = k + method.oversampling, 2 + 2 * method.power_iterations
-        flops, vectors = products * width * (A.flops + 2.0 * (m + n) * width), width
+        products, beside, vectors = products * width, 2.0 * (m + n) * width, width
     else:
         size = method.size(min(m, n), k)
-        flops, vectors = STEPS * size * 2 * (A.flops + 4.0 * size * (m + n)), size + 3
-    return Cost(batch * flops, 8.0 * batch * (m + n) * vectors)
+        products, beside, vectors = 2 * STEPS * size, 4.0 * size * (m + n), size + 3
+    return products_cost(A, batch * products, beside, 8.0 * batch * (m + n) * vectors)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...backends import Array, namespace_of
-from ...dispatch import Choice, Rule, function
+from ...dispatch import Choice, Cost, Rule, function
 from ...errors import ShapeError
 from ...factors.inverse import Implicit, Inverse
 from ...factors.iterated import Attempts, Iterated
@@ -45,7 +45,7 @@ from .auto import (
     starting_point,
     with_tolerance_for_parts,
 )
-from .cost import Work, dense_work, sparse_work
+from .cost import dense_work, sparse_work
 from .elimination import is_recorded_and_seen
 from .families import eliminate_sparse, inv_assembled, is_assembled, is_sparse_and_seen
 from .inverse import REFINEMENTS, are_small, column_norms, factor_at_once, factorise, inv, squares
@@ -92,7 +92,7 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
     A = placed_beside(A, b) if A._context.backend is None else A
     system = System.of(A, b, method)
     if isinstance(A, Sparse) and _is_tried_first(system):
-        fill: Callable[[], Work] = partial(sparse_work, A)
+        fill: Callable[[], Cost] = partial(sparse_work, A)
         return attempt(A, fill, TRIAL, lambda: _by_trial(system, None, TRIAL, fill), lambda: b)
     found = inv.find(A, (method,))
     if found.is_base and method is None:
@@ -340,7 +340,7 @@ def _is_tried_first(s: System) -> bool:
     return is_tried and as_sum_of_lines(A) is None
 
 
-def _trial(s: System, found: Rule) -> tuple[Callable[[], Work], int | None] | None:
+def _trial(s: System, found: Rule) -> tuple[Callable[[], Cost], int | None] | None:
     """The work of a factorisation, if it is asked for, and how many products are tried before it
     (None: any number); None if none are."""
     A = s.A
@@ -356,7 +356,7 @@ def _trial(s: System, found: Rule) -> tuple[Callable[[], Work], int | None] | No
     return None if most == 0 else (work, most)
 
 
-def _by_trial(s: System, found: Rule | None, most: int | None, work: Callable[[], Work]) -> Any:
+def _by_trial(s: System, found: Rule | None, most: int | None, work: Callable[[], Cost]) -> Any:
     """The solution by iterations if they converge in as many products; else as if none had been
     tried."""
     result = solve_by_trial(s, most, work)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...backends import Array, namespace_of
@@ -32,12 +33,14 @@ from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import failed, state
 from ..common import array_like, host_value, is_traced_or_differentiated, seen_value
 from .cost import (
-    Work,
     affordable_products,
     dense_work,
+    expected_work,
     iterated_work,
     least_squares_work,
     prefers_iteration,
+    products_cost,
+    usual_products,
 )
 
 # `Auto` without a factorisation: which iterations to try, and in which order.
@@ -108,7 +111,7 @@ def iterates(A: LinearOperator, method: Any) -> bool:
     """Whether `Auto` iterates with A, rather than form and factor its matrix."""
     if isinstance(A, Dense) or not is_automatic(method):  # whose matrix is there
         return False
-    return prefers_iteration(A, dense_work(A))
+    return prefers_iteration(A, partial(dense_work, A))
 
 
 def candidates(A: LinearOperator) -> list[Any]:
@@ -154,7 +157,7 @@ def try_least_squares(
     None. `arrays` and `columns`: the right sides, and how many they are.
     """
     direct = least_squares_work(A)
-    most = affordable_products(A, direct, columns) if has_adjoint(A) else 0
+    most = affordable_products(A, lambda: direct, columns) if has_adjoint(A) else 0
     is_watched = is_traced_or_differentiated(A.xp, *arrays, *A.arrays())
     # a program of JAX has both, the factorisation for the case that the iteration fails
     if most == 0 or (most is not None and is_watched and not A.xp.is_functional):
@@ -164,12 +167,13 @@ def try_least_squares(
     # Unless a tolerance was asked for, x is to be that of a matrix nearer to A than sqrt(eps) |A|:
     # the error of least squares grows with the square of the condition.
     lsmr = lsmr if lsmr.tol is not None else replace(lsmr, tol=A.xp.eps(A.dtype) ** 0.75)
-    cost = lambda: Cost(iterated_work(A, 1, most).flops, working_memory(lsmr, A))
+    work = lambda: expected_work(A, lambda: direct, most, 2.0 * lsmr.typical(*A.shape[-2:]))
+    cost = lambda: replace(work(), memory=working_memory(lsmr, A))
     why = lambda: describe_factorisation(direct, most)
     return Choice(lambda: run(lsmr, most), "LSMR", cost, why, like)
 
 
-def describe_factorisation(direct: Work, most: int | None) -> str:
+def describe_factorisation(direct: Cost, most: int | None) -> str:
     """What a factorisation would cost, and when it comes next."""
     size = direct.memory / 2**20
     memory = f"{size:.3g} MiB" if size < 1024 else f"{size / 1024:.3g} GiB"
@@ -211,11 +215,9 @@ def cheap_diagonal(A: LinearOperator) -> Array | None:
     return d if all(failed(info._status) is False for info in reports) else None
 
 
-def cost_of_iteration(
-    A: LinearOperator, products: int | None = None, first: Iterative | None = None
-) -> Cost:
+def cost_of_iteration(A: LinearOperator) -> Cost:
     """What `Auto` expects the iteration that it tries first to cost."""
-    return Cost(iterated_work(A, 1, products).flops, working_memory(first or candidates(A)[0], A))
+    return replace(iterated_work(A), memory=working_memory(candidates(A)[0], A))
 
 
 # Iterative methods for `inv`, `solve` and `lstsq`: what they are given, and what becomes of the
@@ -279,11 +281,14 @@ def iterate(
     """The choice of an iterative method that was named."""
     m, n = A.shape[-2:]
 
+    def products() -> int:
+        return min(method.iterations(m, n), int(usual_products(A, method.typical(m, n))))
+
     def cost() -> Cost:
-        return Cost(method.typical(m, n) * (A.flops + 10.0 * max(m, n)), working_memory(method, A))
+        return products_cost(A, products(), 10.0 * max(m, n), working_memory(method, A))
 
     def why() -> str:
-        count = f"at {A.flops:.2g} flop a product, {method.typical(m, n)} products or so"
+        count = f"at {A.flops:.2g} flop a product, {products()} products or so"
         return (
             f"asked for; {count}, at most {method.iterations(m, n)} iterations; "
             f"{method.working_vectors(n)} vectors"

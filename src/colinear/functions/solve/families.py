@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ...backends import Array
-from ...dispatch import Choice, Cost, perform, rule
+from ...dispatch import Choice, perform, rule
 from ...factors.dense import TriangularFactor, probe_of
 from ...factors.host import FixedFactor, SparseInverse, SparseSolver, gohberg_semencul
 from ...factors.inverse import Implicit, Inverse
@@ -333,7 +334,7 @@ def fills_in(A: Any, method: Any = None) -> bool:
         is_automatic(method)
         and is_sparse_and_seen(A)
         and as_sum_of_lines(A) is None
-        and prefers_iteration(with_symmetry_of_entries(A), sparse_work(A))
+        and prefers_iteration(with_symmetry_of_entries(A), partial(sparse_work, A))
     )
 
 
@@ -357,7 +358,11 @@ def is_sparse_in_program(A: Any, method: Any = None) -> bool:
         return False
     n = A.shape[-1]
     is_sparse = A.shape[-2] == n >= SMALL_SPARSE and 4 * A.nnz <= n * n
-    return is_sparse and reaches_host(A.xp, A.data) and not prefers_iteration(A, sparse_work(A))
+    return (
+        is_sparse
+        and reaches_host(A.xp, A.data)
+        and not prefers_iteration(A, partial(sparse_work, A))
+    )
 
 
 def is_eliminated_on_host(A: Any, method: Any = None) -> bool:
@@ -369,7 +374,7 @@ def is_eliminated_on_host(A: Any, method: Any = None) -> bool:
     inv,
     Sparse,
     when=is_eliminated_on_host,
-    cost=lambda A: Cost(*sparse_work(A)[::2]),
+    cost=sparse_work,
     direct=True,
 )
 def inv_sparse(A: Any, method: Any) -> Any:

@@ -51,7 +51,7 @@ from ..common import (
     values_are_seen,
 )
 from .auto import is_iterative, iterate, iterated, iterates
-from .cost import dense_work, itemsize
+from .cost import dense_work, itemsize, lapack_cost, largest_dense
 from .trials import attempt, attempts
 
 # --------------------------------------------------------------------------------------------------
@@ -126,7 +126,8 @@ _FLOPS = {"Cholesky": 1 / 3, "LDL": 1 / 3, "LU": 2 / 3, "QR": 4 / 3}
 def factorisation_cost(A: LinearOperator, name: str) -> Cost:
     """What it costs to factor the matrix, in place, by the factorisation of this name."""
     size = math.prod(A.shape)
-    return Cost(_FLOPS[name] * A.shape[-1] * size, float(itemsize(A)) * size)
+    flops = _FLOPS[name] * A.shape[-1] * size
+    return lapack_cost(A, flops, float(itemsize(A)) * size, name)
 
 
 ONE_TRIANGLE = {
@@ -366,8 +367,6 @@ def _first_right(
 
 # --------------------------------------------------------------------------------------------------
 
-LARGEST_DENSE = 5000  # rows of a matrix that is still formed where a rule's own way fails
-
 
 def inverse(A: LinearOperator, method: Method | None = None) -> Any:
     """The inverse of a square operator, as an operator that holds its factorisation.
@@ -420,7 +419,7 @@ check_square = functools.partial(square_size, "inv", need="an inverse", instead=
 
 def fits_as_a_whole(A: LinearOperator) -> bool:
     """Whether the matrix is small enough to be formed where a rule's own way fails."""
-    return math.prod(A.shape) <= LARGEST_DENSE**2
+    return math.prod(A.shape) <= largest_dense(A) ** 2
 
 
 def no_inverse(A: LinearOperator, info: Info) -> LinearOperator:

@@ -39,7 +39,7 @@ from ..common import (
     to_result_dtype,
     values_are_seen,
 )
-from ..solve.inverse import LARGEST_DENSE
+from ..solve.cost import lapack_cost, largest_dense, products_cost
 from .shift_invert import is_cheap, suits_jacobi
 
 Pairs = tuple[Array, LinearOperator]
@@ -284,13 +284,13 @@ SMALLEST = 400  # rows from which iterating may pay
 # rows up to which derivatives are wanted more than speed: the dense way has all of them
 DIFFERENTIABLE = 1500
 STEPS = 8  # bases that a run is expected to fill, for the choice
-PENALTY = 3  # on the expected cost of a run: it is a guess, and the dense way is certain
+PENALTY = 1.5  # on the expected cost of a run: it is a guess, and the dense way is certain
 INSIDE = 20  # products to a row that pairs inside the spectrum are expected to take
 
 
 def is_affordable(A: LinearOperator) -> bool:
     """Whether the matrix may be formed: it is stored, or small."""
-    return isinstance(A, Dense) or math.prod(A.shape[-2:]) <= LARGEST_DENSE**2
+    return isinstance(A, Dense) or math.prod(A.shape[-2:]) <= largest_dense(A) ** 2
 
 
 def automatic(asked: Asked) -> Method | None:
@@ -309,29 +309,30 @@ def automatic(asked: Asked) -> Method | None:
         return None
     if not affordable:
         return None if 2 * k > n else chosen  # more than half of them need the matrix
-    expected = expected_cost(A, k, chosen).flops
+    expected = expected_cost(A, k, chosen)
     if asked.which in ("SM", "SI") and not (A.properties & POSITIVE_SEMIDEFINITE or is_cheap(A)):
         if not is_hermitian:  # from products alone they are not found
             return None
-        expected = INSIDE * n * math.prod(A.batch_shape) * (A.flops + 8.0 * n)
-    return chosen if PENALTY * expected < dense_cost(A, is_hermitian).flops else None
+        expected = products_cost(A, INSIDE * n * math.prod(A.batch_shape), 8.0 * n, 0.0)
+    return chosen if PENALTY * expected.seconds < dense_cost(A, is_hermitian).seconds else None
 
 
 def dense_cost(A: LinearOperator, is_hermitian: bool) -> Cost:
     """What the eigenpairs of the matrix cost, with the matrix itself."""
     n, size = A.shape[-1], math.prod(A.shape)
-    form = 0.0 if isinstance(A, Dense) else n * A.flops
-    return Cost((9.0 if is_hermitian else 25.0) * n * size + form, 16.0 * size)
+    flops, name = (9.0, "Eigh") if is_hermitian else (25.0, "Eig")
+    return lapack_cost(A, flops * n * size, 16.0 * size, name)
 
 
 def expected_cost(A: LinearOperator, k: int, method: Any) -> Cost:
     """What a run is expected to cost; its memory is sure."""
     n, batch = A.shape[-1], math.prod(A.batch_shape)
     if isinstance(method, SVRG):
-        return Cost(batch * k * method.typical(n, n) * A.flops, 8.0 * batch * n * 5 * k)
+        products = batch * k * method.typical(n, n)
+        return products_cost(A, products, 0.0, 8.0 * batch * n * 5 * k)
     m = method.size(n, k)
     steps = STEPS * m
-    return Cost(batch * steps * (A.flops + 8.0 * m * n), 8.0 * batch * n * (m + k + 3))
+    return products_cost(A, batch * steps, 8.0 * m * n, 8.0 * batch * n * (m + k + 3))
 
 
 # --------------------------------------------------------------------------------------------------

@@ -17,8 +17,7 @@ from ...methods.arnoldi import arnoldi
 from ...methods.iterate import Products
 from ...methods.loop import Monitor
 from ...methods.sampling import drawn_seed, static_seed
-from ...methods.svrg import SVRG
-from ...methods.svrg_subspace import Subspace, svrg_subspace
+from ...methods.svrg import SVRG, Subspace, svrg_subspace
 from ...operators import (
     Dense,
     GaussNewton,
@@ -39,9 +38,9 @@ from ...operators.sparse_algebra import BAND, DIAGONAL, as_sparse
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Stiefel
 from ...status import FIRST_FAILURE, Status
 from ..common import host_value, ignore_float_errors, is_half, to_result_dtype
-from ..solve.cost import estimated_fill
+from ..solve.cost import estimated_fill, largest_dense
 from ..solve.families import fills_in
-from ..solve.inverse import LARGEST_DENSE, inv
+from ..solve.inverse import inv
 
 # Inverses for eigenvalues: where structure makes (A - shift I)^-1 cheap, the pairs nearest to the
 # shift are its extreme ones.
@@ -75,7 +74,7 @@ def inverse_at(A: LinearOperator, shift: complex, form: bool) -> Shifted | None:
     too, but for ties.
     """
     if not is_cheap(shifted(A, shift)):
-        if not form or A.shape[-1] > LARGEST_DENSE or is_known_by_products(A):
+        if not form or A.shape[-1] > largest_dense(A) or is_known_by_products(A):
             return None
         A = Dense(A.to_dense())._claim(A.properties)
     found = _inverse(A, shift)
@@ -221,7 +220,7 @@ def is_cheap(A: LinearOperator) -> bool:
         return estimated_fill(A.structure)[0] <= FILL
     plan = inv.explain(A)
     dense = any(step.rule in ("Cholesky", "LDL", "LU", "QR") for step in plan.walk())
-    return not dense or A.shape[-1] <= LARGEST_DENSE
+    return not dense or A.shape[-1] <= largest_dense(A)
 
 
 # Eigenvectors and null spaces of sums by stochastic gradients, `method=SVRG()`: what is run, and
