@@ -100,7 +100,7 @@ def by_numpy(
     xp = A.xp
     if A._is_elementwise and not xp.is_functional:  # an operation or two, which torch does as soon
         return NotImplemented
-    if not (may_lend() and xp.may_lend(A._context.dtype)) or A.__dict__.get("_twin", A) is None:
+    if not (may_lend() and xp.may_lend(A._context)) or A.__dict__.get("_twin", A) is None:
         return NotImplemented
     loan = _Loan(A)
     if not (loan.is_kept or loan.begin(A)):

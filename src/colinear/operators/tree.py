@@ -467,7 +467,8 @@ class Tree:
             is_alike &= getattr(new, "device", None) == getattr(old, "device", None)
         if is_same:
             return self  # the very same, which its counters know
-        place = lambda leaf: leaf if namespace_of(leaf) is None else next(given)
+        arrays_of_own = set(map(id, own))
+        place = lambda leaf: next(given) if id(leaf) in arrays_of_own else leaf
         return self._map(place, KINDS if is_alike else ())
 
     def detach(self) -> Any:

@@ -145,9 +145,9 @@ def to_numpy(x: Any) -> np.ndarray:
 HOST_DTYPES = frozenset(map(np.dtype, LENT_DTYPES))
 
 
-def may_lend(dtype: Any) -> builtins.bool:
-    """Whether NumPy may compute for JAX: what is traced is told by the arrays themselves."""
-    return True
+def may_lend(context: Any) -> builtins.bool:
+    """Whether NumPy may compute for JAX: what is traced is on no device yet."""
+    return context.device is not None
 
 
 def lend(x: Any, dtype: Any, device: Any) -> np.ndarray | None:

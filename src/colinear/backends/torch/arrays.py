@@ -203,11 +203,11 @@ HOST_DTYPES = {getattr(torch, name): np.dtype(name) for name in LENT_DTYPES}
 LENT_ENTRIES = 2**14  # of a tensor that NumPy computes with: for larger ones torch is as fast
 
 
-def may_lend(dtype: Any) -> builtins.bool:
+def may_lend(context: Any) -> builtins.bool:
     """Whether NumPy may compute for torch in this dtype: no mode and no transformation sees what is
     done."""
     return not (
-        dtype not in HOST_DTYPES
+        context.dtype not in HOST_DTYPES
         or torch._C._len_torch_dispatch_stack()
         or torch._C._len_torch_function_stack()
         or _functorch.peek_interpreter_stack() is not None

@@ -353,6 +353,6 @@ def report_weak_entries(low_rank: Any, D: Any) -> None:
     power, size = 1 / 3, xp.abs(xp.stop_gradient(D.d))
     may_be = xp.any((size < xp.eps(D.dtype) ** power * _row_sizes(low_rank)) | (size == 0))
     some = lambda: xp.any(_weakness(D, low_rank, power)[0])  # which sorts
-    weak = xp.cond(may_be, some, lambda: may_be) if xp.is_traced(may_be) else some()
+    weak = xp.cond(may_be, some, lambda: may_be) if xp.is_functional else some()
     why = "entries of the diagonal are too small beside the low-rank term for the determinant lemma"
     report_failure(xp, (~weak, Status.INACCURATE), message=why)
