@@ -12,7 +12,7 @@ import numpy as np
 from ..backends import Array, adjoint, eye_like, hermitian, inner_products, positive_or_one, program
 from ..errors import DerivativeWarning, ShapeError
 from ..methods import roots
-from ..operators.tree import push_floats
+from ..operators.autograd_products import push_floats
 from .implicit import Equation, of_matrix
 from .spectral import (
     DEPENDENT,

@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..backends import Array, adjoint
-from ..operators.tree import pull_floats, push_floats
+from ..operators.autograd_products import pull_floats, push_floats
 
 Product = Callable[..., Any]  # of a block of vectors and constants
 

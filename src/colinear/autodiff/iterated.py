@@ -20,7 +20,7 @@ from ..methods.iterate import Products, described
 from ..methods.loop import NO_MONITOR
 from ..methods.sampling import outside
 from ..operators import Block, LinearOperator, Zero
-from ..operators.tree import directional, pullback
+from ..operators.autograd_products import directional, pullback
 from ..status import deliver
 from .implicit import Equation
 from .spectral import (

@@ -32,8 +32,9 @@ from typing import Any
 
 from ..backends import Array, namespace_of, zeros_like
 from ..operators import LinearOperator
+from ..operators.autograd_products import directional
 from ..operators.context import Context
-from ..operators.tree import directional, memo
+from ..operators.tree import memo
 
 
 class Dual(LinearOperator):

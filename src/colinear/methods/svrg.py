@@ -134,7 +134,7 @@ class SVRG(Iterative):
         terms, squared, step = products.terms, products.terms.squared, self.step
         solve = Solve(xp, products, B, **options)
         at_first = solve.begin(X0)
-        B, size, used = solve.B, at_first.size, float(at_first.products)
+        B, size, used = solve.B, at_first.residual, float(at_first.products)
         generator, start = terms.generators(xp, self.seed)
         uphill, largest = gradient_of(products), 1 + 0 * size
         if step is None and 0 not in B.shape:
@@ -188,9 +188,9 @@ class SVRG(Iterative):
             run = solve.loop.run(epoch, Columns(xp, B.dtype), run, lambda state: state.best)
         last = run.state
         each = (1 + terms.steps * terms.share) * (2 if squared else 1)  # passes of an epoch
-        found = {"X": last.best, "status": last.status, "size": last.least}
+        found = {"size": last.least, "residual": last.least, "status": last.status}
         passes = whole(xp, used + run.iteration * each)
-        return solve.outcome(at_first._replace(run=run, products=passes, **found))
+        return solve.outcome(at_first._replace(X=last.best, run=run, products=passes, **found))
 
 
 class Terms(NamedTuple):

@@ -26,8 +26,7 @@ from ..backends import Array, on_load
 from ..status import Status
 
 LinearMap = Callable[[Array], Array]  # X -> A X
-# Steps after which a device is asked whether it is done: each question waits for it.
-LOOK_EVERY = 16
+LOOK_EVERY = 16  # steps after which a device is asked whether it is done, and waited for
 TINY = 1e-37  # beside which no number of any precision counts, but zero
 
 

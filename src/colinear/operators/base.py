@@ -4,8 +4,7 @@ A family is a final subclass. Its fields are its class annotations; the base tur
 frozen dataclass and a pytree. It must define `shape` and `_matmat`; everything else here is derived
 from those two, and may be replaced by the family's own formula:
 
-    _matvec(x)      A x for one vector, where that is faster than a block of one
-    _rmatmat(X)     A^H X
+    _matvec(x), _rmatmat(X)   A x for one vector, where that is faster than a block; A^H X
     _adjoint() _transpose() _conj()    as operators
     _to_dense()     the matrix
     _implied, _inherited    the properties that all have, and that one has if its operands do

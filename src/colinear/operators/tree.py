@@ -338,47 +338,6 @@ def index_or_array(values: Any, what: str) -> Any:
     return Index(host)
 
 
-def directional(A: Any, f: Map, tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """f(A) and its derivative along `tangents` of A's arrays: of all of them, or of those alone
-    that are floats."""
-    return push_floats(A.xp, lambda *arrays: f(A.with_arrays(arrays)), A.arrays(), tangents)
-
-
-def pullback(A: Any, f: Map, G: Any) -> tuple[Any, ...]:
-    """The cotangents of A's arrays for a cotangent G of f(A); None for integers."""
-    return pull_floats(A.xp, lambda *arrays: f(A.with_arrays(arrays)), A.arrays(), G)
-
-
-def push_floats(
-    xp: Any, f: Callable[..., Any], arrays: Sequence[Any], tangents: Sequence[Any]
-) -> tuple[Any, Any]:
-    """f(*arrays) and its derivative along `tangents`, of all arrays or of the floats among them:
-    integers do not move."""
-    places, of = _of_floats(xp, f, arrays)
-    along = [tangents[i] for i in places] if len(tangents) == len(arrays) else tangents
-    return xp.jvp(of, tuple(arrays[i] for i in places), tuple(along))
-
-
-def pull_floats(xp: Any, f: Callable[..., Any], arrays: Sequence[Any], G: Any) -> tuple[Any, ...]:
-    """The cotangents of the arrays for a cotangent G of f(*arrays); None for integers."""
-    places, of = _of_floats(xp, f, arrays)
-    found = dict(zip(places, xp.vjp(of, tuple(arrays[i] for i in places))[1](G), strict=True))
-    return tuple(found.get(i) for i in range(len(arrays)))
-
-
-def _of_floats(xp: Any, f: Callable[..., Any], arrays: Sequence[Any]) -> tuple[list[int], Map]:
-    """The places of the floats among the arrays, and f as a function of these."""
-    places = [i for i, x in enumerate(arrays) if xp.is_floating(x)]
-
-    def of(floats: Any) -> Any:
-        every = list(arrays)
-        for i, x in zip(places, floats, strict=True):
-            every[i] = x
-        return f(*every)
-
-    return places, of
-
-
 class Tree:
     """An immutable tree of arrays: how it is made, taken apart, rebuilt and mapped.
 

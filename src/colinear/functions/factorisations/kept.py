@@ -36,9 +36,10 @@ from ...operators import (
     Transpose,
     Triangular,
 )
+from ...operators.autograd_products import directional, pullback
 from ...operators.context import check_device
 from ...operators.rewrites import rewrite
-from ...operators.tree import directional, operand_flops, pullback, sole_operand
+from ...operators.tree import operand_flops, sole_operand
 from ...status import Status, combine
 from ..common import (
     have_failed,

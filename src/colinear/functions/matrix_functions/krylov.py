@@ -26,9 +26,9 @@ from ...methods.basis import larger, plain
 from ...methods.krylov_function import function_times
 from ...operators import Dense, LinearOperator, Scaled
 from ...operators.autograd import linearised
+from ...operators.autograd_products import pullback
 from ...operators.context import kind_of
 from ...operators.rewrites import rewrite
-from ...operators.tree import pullback
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import FIRST_FAILURE, Status, combine, deliver, first_failure, known_status
 from .. import matrix_functions

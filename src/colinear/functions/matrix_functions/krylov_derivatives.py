@@ -19,7 +19,7 @@ from ...backends import (
 from ...methods import Krylov, roots
 from ...methods.krylov_derivatives import adjoint_factors, tangent_times
 from ...operators import LinearOperator
-from ...operators.tree import directional
+from ...operators.autograd_products import directional
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, first_failure
 from ..common import ignore_float_errors, is_half

@@ -28,7 +28,7 @@ from ...methods.sampling import (
     standard_error,
 )
 from ...operators import Diagonal, Identity, LinearOperator, LowRank, ScaledIdentity, Sum
-from ...operators.tree import directional, pullback
+from ...operators.autograd_products import directional, pullback
 from ...preconditioners import as_preconditioner
 from ...properties import SELF_ADJOINT
 from ...status import Status, combine, deliver, failed
