@@ -194,7 +194,7 @@ def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
 
 def column_dot(X: Any, Y: Any) -> Any:
     """x^H y for each pair of columns, (..., k)."""
-    if X.flags.f_contiguous and X.ndim == 2:  # columns side by side
+    if X.ndim == Y.ndim == 2 and X.flags.f_contiguous:  # columns side by side
         return vecdot(X.T, Y.T)
     return np.einsum("...ik,...ik->...k", conj(X), Y)
 

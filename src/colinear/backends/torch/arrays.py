@@ -252,8 +252,7 @@ def adopt(x: np.ndarray, device: Any) -> torch.Tensor:
 
 def _writeable(x: np.ndarray) -> np.ndarray:
     """x itself, or a copy where torch would warn that it is read-only, or refuse its strides."""
-    flags = x.flags
-    if flags.writeable and (flags.forc or builtins.min(x.strides) >= 0):
+    if x.flags.writeable and builtins.min(x.strides, default=0) >= 0:  # also of an axis of length 1
         return x
     return x.copy()
 

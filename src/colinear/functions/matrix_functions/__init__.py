@@ -25,7 +25,7 @@ from ...info import Info, report
 from ...methods import Auto, Eig, Eigh, Krylov, Method, fitting, roots
 from ...operators import Dense, LinearOperator, ScaledIdentity
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import Status, first_failure, is_unseen, take_for_granted
+from ...status import Status, first_failure, is_unseen
 from ..common import (
     MARGIN,
     dense,
@@ -54,8 +54,10 @@ from .spectra import (
     factored,
     factored_spectrum,
     has_factored_spectrum,
+    is_rounding_error,
     of_values,
     power_of,
+    real_if_real,
     runs_krylov,
 )
 
@@ -237,18 +239,20 @@ def by_matrix(A: LinearOperator, f: Scalar, chosen: Method) -> Choice:
         return _by_eigenbasis(A, True, lambda: by_unitary(A, f, chosen))
     if isinstance(chosen, Eig) or general is None:
         return _by_eigenbasis(A, False, lambda: _by_eigenvectors(A, f))
-    if _may_be_self_adjoint(A, general is exponential_of_matrix):
+    # all entries are compared at once where they are there, and on a device, which is waited for once
+    is_exact = isinstance(A, Dense) or any(map(is_unseen, A.arrays()))
+    if _may_be_self_adjoint(A, is_exact, general is exponential_of_matrix):
         # not known to be self-adjoint, but plain to see
-        return _by_eigenbasis(A, True, lambda: _by_symmetry(A, f, chosen, general))
+        return _by_eigenbasis(A, True, lambda: _by_symmetry(A, f, chosen, general, is_exact))
     run, why = lambda: _by_general(A, dense(A), general), "A is not known to be self-adjoint"
     return Choice(run, name, _cost(A, 30.0, 32.0), why, partial(identity_like, A))
 
 
-def _may_be_self_adjoint(A: LinearOperator, is_exponential: bool) -> bool:
-    """Whether the entries of a stored A are seen to be those of its adjoint, or of another A two
-    products agree with that, X^T A X = (X^T A X)^H: no matrix is formed before it is used."""
+def _may_be_self_adjoint(A: LinearOperator, is_exact: bool, is_exponential: bool) -> bool:
+    """Whether the entries of A are those of its adjoint (`is_exact`), or two products agree with
+    that, X^T A X = (X^T A X)^H: no matrix is formed before it is used."""
     xp, x = A.xp, probe_of(A)
-    X = None if isinstance(A, Dense) else xp.concat([x, xp.flip(x, axis=-2)], axis=-1)
+    X = None if is_exact else xp.concat([x, xp.flip(x, axis=-2)], axis=-1)
     M = dense(A) if X is None or 0 in A.shape else A @ X
     if is_traced_or_differentiated(xp, M) or (is_exponential and is_unseen(M)):
         return False  # the exponential is as good on a device, where nothing waits for it
@@ -260,10 +264,13 @@ def _may_be_self_adjoint(A: LinearOperator, is_exponential: bool) -> bool:
         return bool(xp.to_numpy(xp.all(xp.abs(M - adjoint(xp, M)) <= scale)))
 
 
-def _by_symmetry(A: LinearOperator, f: Scalar, chosen: Method, general: General) -> LinearOperator:
-    """f of the matrix through its eigenvectors, if its entries are those of its adjoint."""
+def _by_symmetry(
+    A: LinearOperator, f: Scalar, chosen: Method, general: General, is_shown: bool
+) -> LinearOperator:
+    """f of the matrix through its eigenvectors, if its entries are those of its adjoint, as may be
+    shown."""
     xp, M = A.xp, dense(A)
-    if not xp.to_numpy(xp.all(M == adjoint(xp, M))):
+    if not (is_shown or xp.to_numpy(xp.all(M == adjoint(xp, M)))):
         return _by_general(A, M, general)
     return by_unitary(Dense(xp.astype(M, A.dtype))._claim(SELF_ADJOINT), f, chosen)
 
@@ -365,25 +372,6 @@ def _by_eigenvectors(A: LinearOperator, f: Scalar) -> LinearOperator:
     return Dense(real_if_real(xp, A, X))
 
 
-def real_if_real(xp: Any, A: LinearOperator, X: Array) -> Array:
-    """The real part of a function of a real matrix whose imaginary part is rounding error, as
-    SciPy's."""
-    if A.is_complex or not xp.is_complex(X) or xp.is_traced(X):
-        return X
-    sizes = [xp.max(xp.abs(xp.stop_gradient(part))) for part in (xp.imag(X), X)]
-    is_granted = is_unseen(X) and take_for_granted(_is_real, *sizes)
-    if is_granted or _is_real(*(host_value(xp, size) for size in sizes)):
-        return to_result_dtype(xp, xp.real(X), A.dtype)
-    return X
-
-
-def _is_real(imaginary: Any, whole: Any) -> bool:
-    """Whether an imaginary part is rounding error; arrays, or their largest entries."""
-    largest = np.max(np.abs(whole), initial=0)
-    eps = np.finfo(np.asarray(whole).dtype).eps
-    return bool(np.max(np.abs(imaginary), initial=0) <= 1000 * eps * largest)
-
-
 def _report_residual(
     xp: Any, A: LinearOperator, name: str, residual: Array, singular: Array | None = None
 ) -> None:
@@ -412,7 +400,7 @@ def _on_host(xp: Any, M: Array, name: str, *each: Any) -> Any:
 
     def found(*arguments: Any) -> Array:
         X = roots.on_host(name, host, *arguments)
-        if np.iscomplexobj(X) and not np.iscomplexobj(host) and _is_real(X.imag, X):
+        if np.iscomplexobj(X) and not np.iscomplexobj(host) and is_rounding_error(X.imag, X):
             X = X.real  # here a look costs nothing
         return xp.asarray(X, device=device)
 

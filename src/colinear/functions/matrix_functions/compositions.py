@@ -51,7 +51,7 @@ from ..solve.inverse import all_square, inv
 from ..spectrum import eig
 from ..spectrum.compositions import is_a_similarity, split_shift
 from ..spectrum.rules import cycles_can_be_seen
-from . import apply, by_unitary, exp, isqrt, log, power, real_if_real, sqrt
+from . import apply, by_unitary, exp, isqrt, log, power, sqrt
 from .rules import ALL, POSITIVE, Call, of_permutation, of_positive_parts, rules
 from .spectra import (
     as_integer,
@@ -59,6 +59,7 @@ from .spectra import (
     has_factored_spectrum,
     has_general_factors,
     of_values,
+    real_if_real,
 )
 
 # The rules of matrix functions for blocks, similarities, Kronecker products, transposes and

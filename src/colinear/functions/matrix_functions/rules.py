@@ -51,7 +51,7 @@ from ..spectrum import eig, not_empty
 from ..spectrum.compositions import split_shift
 from ..spectrum.order import cycles, grid_of, is_periodic, symbol
 from ..spectrum.rules import compressed, cycles_can_be_seen, rank_is_small, ranks, two_factors
-from . import apply, batched_identity, exp, isqrt, log, on_spectrum, power, real_if_real, sqrt
+from . import apply, batched_identity, exp, isqrt, log, on_spectrum, power, sqrt
 from .spectra import (
     EXP,
     ISQRT,
@@ -63,6 +63,7 @@ from .spectra import (
     claims_of,
     of_values,
     power_of,
+    real_if_real,
 )
 
 # How one rule serves all six functions of a matrix, and what these rules share.

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ... import autodiff
 from ...autodiff.functions import hoist_number
 from ...autodiff.kronecker import Factors, Grid, flat
@@ -44,6 +46,7 @@ from ..common import (
     reciprocal_spectrum,
     report_failure,
     seen_value,
+    to_result_dtype,
 )
 from ..solve.cost import lapack_cost, largest_dense, products_cost
 from ..solve.inverse import inv
@@ -424,3 +427,22 @@ def is_worth(A: LinearOperator, columns: int) -> bool:
     run = products_cost(A, TYPICAL_STEPS, 4.0 * TYPICAL_STEPS * n, 0.0)
     flops, name = (10.0, "Eigh") if A.properties & SELF_ADJOINT else (30.0, "Eig")
     return columns * run.seconds < lapack_cost(A, flops * float(n) ** 3, 0.0, name).seconds
+
+
+def real_if_real(xp: Any, A: LinearOperator, X: Array) -> Array:
+    """The real part of a function of a real matrix whose imaginary part is rounding error, as
+    SciPy's."""
+    if A.is_complex or not xp.is_complex(X) or xp.is_traced(X):
+        return X
+    sizes = [xp.max(xp.abs(xp.stop_gradient(part))) for part in (xp.imag(X), X)]
+    is_granted = is_unseen(X) and take_for_granted(is_rounding_error, *sizes)
+    if is_granted or is_rounding_error(*(host_value(xp, size) for size in sizes)):
+        return to_result_dtype(xp, xp.real(X), A.dtype)
+    return X
+
+
+def is_rounding_error(imaginary: Any, whole: Any) -> bool:
+    """Whether an imaginary part is rounding error; arrays, or their largest entries."""
+    largest = np.max(np.abs(whole), initial=0)
+    eps = np.finfo(np.asarray(whole).dtype).eps
+    return bool(np.max(np.abs(imaginary), initial=0) <= 1000 * eps * largest)

@@ -48,7 +48,16 @@ from .auto import (
 from .cost import dense_work, sparse_work
 from .elimination import is_recorded_and_seen
 from .families import eliminate_sparse, inv_assembled, is_assembled, is_sparse_and_seen
-from .inverse import REFINEMENTS, are_small, column_norms, factor_at_once, factorise, inv, squares
+from .inverse import (
+    REFINEMENTS,
+    are_small,
+    column_norms,
+    factor_at_once,
+    factorise,
+    inv,
+    is_factored_at_once,
+    squares,
+)
 from .trials import SPARSE_TRIAL, TRIAL, attempt, products_to_try, solve_by_trial
 
 NEED = "a linear system"
@@ -95,15 +104,18 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
         fill: Callable[[], Cost] = partial(sparse_work, A)
         return attempt(A, fill, TRIAL, lambda: _by_trial(system, None, TRIAL, fill), lambda: b)
     found = inv.find(A, (method,))
-    if found.is_base and method is None:
-        at_once = factor_at_once(A, system.B)
-        if at_once is not None:
-            return system.answer(at_once[2][:, :-1])
+    if found.is_base and method is None and is_factored_at_once(A, system.B):
+        return Choice(lambda: _at_once(system, found), "LU")
     trial = None if isinstance(A, Dense) else _trial(system, found)  # whose matrix is there
     if trial is not None:
         work, most = trial
         return attempt(A, work, most, lambda: _by_trial(system, found, most, work), lambda: b)
     return _without_trial(system, found)
+
+
+def _at_once(s: System, found: Rule) -> Any:
+    factored = factor_at_once(s.A, s.B)
+    return _without_trial(s, found) if factored is None else s.answer(factored[2][:, :-1])
 
 
 class System(NamedTuple):
@@ -382,8 +394,8 @@ def _in_parts(s: System, found: Rule) -> Array | None:
         goal = 0.9 * tol if tol > 100 * xp.eps(s.dtype) else 0.0
         X = _as_one_run(inverse, goal, starting_point(A, method)) @ s.B
         # what is left of the residual need only fall to the tolerance
-        parts_to = lambda tol: with_tolerance_for_parts(replace(method, tol=tol / 2), A, 2)
-        rough = lambda tol: inv.using(found, A, parts_to(tol))
+        parts_to = lambda tol: with_tolerance_for_parts(replace(method, tol=tol / 2), A, 2).tol
+        rough = lambda tol: _to_tolerance(inverse, parts_to(tol))
         X, residual = _improved(s, inverse, X, s.residual(X), None, rough)
     status = s.status(residual)
     parts = [
@@ -411,6 +423,18 @@ def _as_one_run(inverse: LinearOperator, tol: float, x0: Array | None) -> Linear
     if isinstance(inverse, Scaled):
         start = None if x0 is None else x0 / inverse.scalar
         return Scaled(inverse.scalar, _as_one_run(inverse.A, tol, start))
+    return inverse
+
+
+def _to_tolerance(inverse: Any, tol: float) -> LinearOperator:
+    """The same inverse, whose iterations end at this tolerance if theirs is tighter."""
+    if isinstance(inverse, Iterated):
+        return inverse._replace(method=replace(inverse.method, tol=max(tol, inverse.method.tol)))
+    if isinstance(inverse, Inverse):
+        return inverse._replace(factor=_to_tolerance(inverse.factor, tol))
+    if "operands" in inverse._fields:
+        parts = tuple(_to_tolerance(part, tol) for part in inverse.operands)
+        return inverse._replace(operands=parts)
     return inverse
 
 

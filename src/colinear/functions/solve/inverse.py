@@ -265,25 +265,30 @@ def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[st
     return Solution(factor, X)
 
 
-SMALL_AT_ONCE = 128  # rows of a matrix that is factored before a choice is written down
+SMALL_AT_ONCE = 128  # rows of a matrix that is factored before more is written down of the choice
 
 
-def factor_at_once(A: LinearOperator, B: Array | None) -> tuple[Array, Array, Array] | None:
-    """L and U, the row swaps, and X of A X = B with one more column, for a small matrix of NumPy's of
-    which nothing is known, where X is plainly right and no more is asked for; None elsewhere, where
-    the chain of factorisations does better or says what is wrong."""
+def is_factored_at_once(A: LinearOperator, B: Array | None = None) -> bool:
+    """Whether A is a small matrix of NumPy's of which nothing is known, the right sides are few, and
+    no more is asked for than the answer."""
     current, matrix = state.current, A.A if type(A) is Dense else None
     if type(matrix) is not np.ndarray or A.properties or matrix.ndim > 2:
-        return None
+        return False
     if current is None or current.is_detailed or current.planner:
-        return None
-    xp, n, dtype = A.xp, len(matrix), matrix.dtype
-    if not 0 < n <= SMALL_AT_ONCE or dtype.itemsize == 2:  # LAPACK has no half precision
-        return None
+        return False
+    dtype = matrix.dtype
+    if not 0 < len(matrix) <= SMALL_AT_ONCE or dtype.itemsize == 2:  # LAPACK has no half precision
+        return False
+    return B is None or (B.ndim == 2 and B.shape[1] < FEW and B.dtype is dtype)
+
+
+def factor_at_once(A: Any, B: Array | None = None) -> tuple[Array, Array, Array] | None:
+    """L and U, the row swaps, and X of A X = B with one more column, where X is plainly right; None
+    elsewhere, where the chain of factorisations does better or says what is wrong."""
+    xp, matrix = A.xp, A.A
+    n, dtype = len(matrix), matrix.dtype
     sides, eps = probe(xp, n, dtype, "cpu"), xp.eps(dtype)
     if B is not None:
-        if B.ndim > 2 or B.shape[1] >= FEW or B.dtype is not dtype:
-            return None
         sides = np.concatenate((B, sides), axis=1)
     LU, pivots, X = lu_factor_and_solve(matrix, sides)
     is_right = solves(matrix, X, sides, math.sqrt(eps), MARGIN * n * eps)
@@ -368,7 +373,7 @@ def _first_right(
 # --------------------------------------------------------------------------------------------------
 
 
-def inverse(A: LinearOperator, method: Method | None = None) -> Any:
+def inverse(A: LinearOperator, method: Method | None = None) -> Choice:
     """The inverse of a square operator, as an operator that holds its factorisation.
 
     Parameters
@@ -398,8 +403,8 @@ def inverse(A: LinearOperator, method: Method | None = None) -> Any:
     array([1., 1.])
     """
     check_square(A)
-    if method is None and (found := factor_at_once(A, None)) is not None:
-        return Inverse(A, LUFactor._of(*found[:2]))
+    if method is None and is_factored_at_once(A):
+        return Choice(lambda: _inverse_at_once(A), "LU")
     like = lambda: Inverse(A, identity_like(A))
     if is_iterative(method):
         return iterate(A, method, lambda: Inverse(A, iterated(A, method)), like)  # type: ignore[arg-type]
@@ -411,6 +416,13 @@ def inverse(A: LinearOperator, method: Method | None = None) -> Any:
         work = functools.partial(dense_work, A)
         return attempt(A, work, None, lambda: Inverse(A, attempts(A, method)), like)
     return factorise("inv", A, None, method, lambda found: Inverse(A, found.factor), like)
+
+
+def _inverse_at_once(A: LinearOperator) -> Any:
+    found = factor_at_once(A)
+    if found is None:
+        return factorise("inv", A, None, None, lambda found: Inverse(A, found.factor), lambda: A)
+    return Inverse(A, LUFactor._of(*found[:2]))
 
 
 # an error where A has no inverse because of its shape
