@@ -203,7 +203,11 @@ WITH_MORE_LOOKS: Table = {
         ),
     ],
     "the answer is complex, which shows at the end: the call is run again": [
-        (4, "isqrt log power sqrt", "annotated_self_adjoint block_saddle householder sine sine_grid"),
+        (
+            4,
+            "isqrt log power sqrt",
+            "annotated_self_adjoint block_saddle householder sine sine_grid",
+        ),
         (4, "isqrt log sqrt", "kronecker"),
         (5, "apply", "convolution_zero_plane"),
         (5, "isqrt log power sqrt", "scaled_by_a_negative_number"),
