@@ -282,7 +282,8 @@ def _measure(xp: Any, device: Any) -> Rates:
     n, m, side, steps = 600 if beside is None else 4000, 1500 if beside is None else 8000, 100, 40
     A = place(np.eye(n) + 1 / n)
     T = sparse.diags_array([-1.0, 2.1, -1.0], offsets=[-1, 0, 1], shape=(side, side))
-    grid = sparse.csr_array(sparse.kronsum(T, T))
+    uneven = sparse.diags_array(1 + rng.random(side**2))  # else it is inverted as a sum of lines
+    grid = sparse.csr_array(uneven @ sparse.kronsum(T, T) @ uneven)
     x, y = (place(rng.standard_normal(100_000)) for _ in range(2))
     D, b = co.Diagonal(x[:3] ** 2 + 1), y[:9]
     small = co.Kronecker(D.to_dense(), D), co.BlockDiag(D, D.to_dense(), D)
