@@ -1,6 +1,6 @@
 """What a first compiled solve takes in JAX: frames, lines of the program, and its times.
 
-    JAX_ENABLE_X64=1 python benchmarks/compilation.py                # beside JAX's own solvers
+    JAX_ENABLE_X64=1 python benchmarks/compilation.py                # beside JAX's own, and lineax's
     JAX_ENABLE_X64=1 python benchmarks/compilation.py --only CG GMRES --repeats 5
 
 Each figure is of a program that was never traced before: the sizes of the problems differ. Times
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 import sys
 import time
 from collections.abc import Callable
@@ -71,11 +72,33 @@ def theirs(
     return solve, (p.A.data, p.b, p.diagonal)
 
 
+def lineax_solver(
+    name: str, preconditioned: bool, p: Problem
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return a solver of lineax, as a function of the entries of A, of b and of the diagonal."""
+    import lineax as lx
+
+    def solve(data: Any, b: Any, diagonal: Any) -> Any:
+        like, tag = jax.ShapeDtypeStruct(b.shape, b.dtype), lx.positive_semidefinite_tag
+        A = lx.FunctionLinearOperator(functools.partial(p.multiply, data), like, tag)
+        given = {}
+        if preconditioned:
+            given["preconditioner"] = lx.TaggedLinearOperator(
+                lx.DiagonalLinearOperator(1 / diagonal), tag
+            )
+        solver = getattr(lx, name)(rtol=1.5e-8, atol=1e-30)
+        return lx.linear_solve(A, b, solver, options=given).value
+
+    return solve, (p.A.data, p.b, p.diagonal)
+
+
 SOLVERS = {
     "CG": functools.partial(ours, co.CG(preconditioner=co.Jacobi())),
     "jax cg": functools.partial(theirs, own.cg, True),
+    "lineax cg": functools.partial(lineax_solver, "CG", True),
     "GMRES": functools.partial(ours, co.GMRES(restart=20)),
     "jax gmres": functools.partial(theirs, own.gmres, False),
+    "lineax gmres": functools.partial(lineax_solver, "GMRES", False),
     "BiCGSTAB": functools.partial(ours, co.BiCGSTAB()),
     "jax bicgstab": functools.partial(theirs, own.bicgstab, False),
     "MINRES": functools.partial(ours, co.MINRES()),
@@ -148,6 +171,8 @@ def main() -> None:
     options = parser.parse_args()
     print("solver          frames depth  lines    trace    lower  compile    total")
     for place, name in enumerate(options.only):
+        if name.startswith("lineax") and importlib.util.find_spec("lineax") is None:
+            continue
         found = measure(SOLVERS[name], ROWS + 100 * place, options.repeats)
         shown = "".join(f"{each:9.1f}" for each in (*found.times, sum(found.times)))
         print(f"{name:<14} {found.frames:7} {found.depth:5} {found.lines:6}{shown}")

@@ -10,7 +10,7 @@ import pytest
 import colinear as co
 from colinear import backends
 from colinear.factors.inverse import Implicit
-from colinear.operators.tree import directional, pullback
+from colinear.operators.autograd_products import directional, pullback
 
 RNG = np.random.default_rng(0)
 M, D, B = RNG.standard_normal((5, 3)), RNG.standard_normal((5, 3)), RNG.standard_normal((5, 2))

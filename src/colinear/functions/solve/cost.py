@@ -69,13 +69,19 @@ def lapack_cost(A: LinearOperator, flops: float, memory: float, name: str = "") 
     return Cost(formed + flops, memory, seconds)
 
 
+PART_OF_CALL = (
+    1 / 8
+)  # of the time of a call, that each operand takes in a product beside its arithmetic
+
+
 def products_cost(
     A: LinearOperator, products: float, flops: float, memory: float, columns: int = 1
 ) -> Cost:
     """The cost of so many products with a block of columns, each with so many flops of vectors
     beside it, in as many steps."""
-    rates = rates_of(A)
+    rates, parts = rates_of(A), sum(1 for _ in inside_out(A))
     step = columns * (A.flops / product_rate(A) + flops / rates.vector) + rates.step
+    step += (parts - 1) * PART_OF_CALL * rates.call
     return Cost(products * columns * (A.flops + flops), memory, products * step)
 
 

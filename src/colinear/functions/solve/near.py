@@ -39,6 +39,7 @@ from ...operators.printing import shorten
 from ...operators.rewrites import DEFINITE
 from ...operators.sparse_algebra import DIAGONAL, SHIFT
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+from ...status import is_unseen
 from ..common import have_failed, in_context, is_half
 from .auto import (
     preconditioners,
@@ -54,7 +55,8 @@ def near_operators(A: Any) -> Iterator[LinearOperator]:
     """Operators near A of families with a cheap inverse, the nearest first; none near a batch."""
     if A.batch_shape:
         return
-    if isinstance(A, Block):
+    # on a device each block is a launch, in each product: the matrix as a whole is factored sooner
+    if isinstance(A, Block) and not any(map(is_unseen, A.arrays())):
         yield from _blocks_on_diagonal(A)
     if not isinstance(A, Sum):
         return
