@@ -32,7 +32,7 @@ from ...operators import (
     Sum,
     Toeplitz,
     Tridiagonal,
-)  # fmt: skip
+)
 from ...operators.diagonal import scalar_of
 from ...operators.kronecker import kronecker_terms
 from ...operators.printing import shorten
@@ -41,9 +41,7 @@ from ...operators.sparse_algebra import DIAGONAL, SHIFT
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import is_unseen
 from ..common import have_failed, in_context, is_half
-from .auto import (
-    preconditioners,
-)  # fmt: skip
+from .auto import preconditioners
 
 FAST = Kronecker | KroneckerSum | Circulant | Convolution | Tridiagonal | Banded | BlockDiag
 LARGEST_FACTORS = 1 << 22  # entries of all factors that are looked at for the nearest product
@@ -135,8 +133,8 @@ def nearest_kronecker(A: Any) -> LinearOperator | None:
     if len(terms) < 2 or any(each != sizes[0] for each in sizes):
         return None
     entries = len(terms) * sum(math.prod(shape) for shape in sizes[0])
-    is_unseen = is_half(xp, A.dtype) or any(map(xp.is_traced, A.arrays()))
-    if entries > LARGEST_FACTORS or any(m != n for m, n in sizes[0]) or is_unseen:
+    is_hidden = is_half(xp, A.dtype) or any(map(xp.is_traced, A.arrays()))
+    if entries > LARGEST_FACTORS or any(m != n for m, n in sizes[0]) or is_hidden:
         return None
     shifts = [D for D in A.operands if isinstance(D, SHIFT)]
     terms += [(scalar_of(D), tuple(Identity(n) for n, _ in sizes[0])) for D in shifts]

@@ -23,10 +23,7 @@ from ...errors import MethodError
 from ...factors.iterated import Attempts, largest, working_memory
 from ...info import Info, report, total
 from ...methods import CG, GMRES, Method
-from ...operators import (
-    LinearOperator,
-    Sparse,
-)  # fmt: skip
+from ...operators import LinearOperator, Sparse
 from ...operators.shown import with_symmetry_of_entries
 from ...properties import POSITIVE_SEMIDEFINITE, PSD, SELF_ADJOINT
 from ...status import Status, failed
@@ -42,7 +39,7 @@ from .auto import (
     looks_definite,
     multigrid_is_installed,
     preconditioners,
-)  # fmt: skip
+)
 from .cost import (
     SHARE,
     affordable_products,
