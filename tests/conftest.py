@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -62,6 +63,13 @@ def _torch_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     What is lent is tested in conformance/ and operators/test_lent_by_torch.py, and everywhere with COLINEAR_LENT=1."""
     if not os.environ.get("COLINEAR_LENT"):
         monkeypatch.setattr("colinear.dispatch.calls.LENDERS", frozenset({"jax"}))
+
+
+@pytest.fixture(autouse=True)
+def _small_toeplitz_matrices_by_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules of large Toeplitz matrices are tested with small ones, which users get by the matrix."""
+    families = importlib.import_module("colinear.functions.solve.families")
+    monkeypatch.setattr(families, "SMALL_TOEPLITZ", 32)
 
 
 @pytest.fixture(autouse=True, scope="module")

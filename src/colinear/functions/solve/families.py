@@ -231,7 +231,7 @@ def report_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> Ar
 
 
 SMALL_SPARSE = 200  # rows below which a program had better form the matrix than call the host
-SMALL_TOEPLITZ = 32  # rows below which nothing is faster than the matrix
+SMALL_TOEPLITZ = 220  # rows up to which nothing is faster than the matrix
 NARROW_BAND = 32  # diagonals up to which elimination beats the Fourier transform
 
 

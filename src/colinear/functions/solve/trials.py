@@ -121,7 +121,7 @@ LOOK_EVERY = 12  # steps, between two forecasts
 MOST_FLOPS_TO_FORM = 1e11  # a matrix in a program, where nothing can be tried before
 QUICKENING = 1.5  # by which CG falls faster in the end than in the beginning
 TRIAL = 24  # steps that cost less than to look at how a sparse matrix would fill in
-SPARSE_TRIAL = 1000  # rows from which that is so
+SPARSE_TRIAL = 400  # rows from which that is so
 
 
 def products_to_try(A: LinearOperator, direct: Callable[[], Cost], B: Array) -> int | None:
