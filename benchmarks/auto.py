@@ -29,7 +29,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import colinear as co
-from colinear.functions.solve.families import inv_sparse
+from colinear.functions.solve.families import eliminate_sparse
 from colinear.operators.sparse_algebra import as_sparse
 
 TOL = 1e-5  # of answers beside those of Auto, relative to the largest entry
@@ -67,6 +67,12 @@ def grid(m: int, dimensions: int) -> Any:
     return sp.csr_array(S)
 
 
+def uneven(m: int, dimensions: int) -> Any:
+    """A grid that is no sum of lines."""
+    D = sp.diags_array(1 + np.random.default_rng(0).random(m**dimensions))
+    return sp.csr_array(D @ grid(m, dimensions) @ D)
+
+
 def points(n: int) -> Any:
     return np.random.default_rng(0).random((n, 2))
 
@@ -76,7 +82,7 @@ def gaussian(X: Any, Y: Any) -> Any:
 
 
 def eliminated(A: Any, b: Any) -> Any:
-    return inv_sparse(A, None) @ b
+    return eliminate_sparse(A, None) @ b
 
 
 DIRECT = {"Cholesky": co.Cholesky(), "LDL": co.LDL(), "LU": co.LU(), "QR": co.QR()}
@@ -99,6 +105,8 @@ PROBLEMS = [
     ),
     Problem("Poisson, 2-D", (30, 100, 250), lambda m: (co.PSD(co.Sparse(grid(m, 2))), normal(m**2)), SPARSE),
     Problem("Poisson, 3-D", (10, 20, 32), lambda m: (co.PSD(co.Sparse(grid(m, 3))), normal(m**3)), SPARSE),
+    Problem("uneven, 2-D", (30, 100, 250), lambda m: (co.PSD(co.Sparse(uneven(m, 2))), normal(m**2)), SPARSE),
+    Problem("uneven, 3-D", (10, 20, 32), lambda m: (co.PSD(co.Sparse(uneven(m, 3))), normal(m**3)), SPARSE),
     Problem(
         "Sparse + Diagonal",
         (30, 100, 250),

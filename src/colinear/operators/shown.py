@@ -208,7 +208,7 @@ def _with_diagonals(A: LinearOperator, offsets: set[int]) -> Sparse | None:
 
 # What a sparse matrix shows: a Kronecker sum of lines, as the Laplacian of a box is.
 
-SMALL_GRID = 1000  # points up to which elimination is as fast as transforms
+SMALL_GRID = 400  # points up to which elimination is as fast as transforms
 
 
 def as_sum_of_lines(A: Any) -> Any:

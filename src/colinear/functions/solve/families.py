@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...backends import Array
-from ...dispatch import Choice, perform, rule
+from ...dispatch import Choice, Cost, perform, rule
 from ...factors.dense import TriangularFactor, probe_of
 from ...factors.host import FixedFactor, SparseInverse, SparseSolver, gohberg_semencul
 from ...factors.inverse import Implicit, Inverse
@@ -47,6 +47,7 @@ from ...operators.rewrites import is_compact
 from ...operators.shown import as_sum_of_lines, assembled
 from ...operators.toeplitz import periodic_spectrum
 from ...properties import POSITIVE_SEMIDEFINITE
+from ...rates import rates_of
 from ...status import Status, is_unseen
 from ..common import (
     MARGIN,
@@ -370,13 +371,19 @@ def is_eliminated_on_host(A: Any, method: Any = None) -> bool:
     return is_sparse_and_seen(A) or is_sparse_in_program(A, method)
 
 
-@rule(
-    inv,
-    Sparse,
-    when=is_eliminated_on_host,
-    cost=sparse_work,
-    direct=True,
-)
+LINES_FLOPS = 50.0  # for each point of a grid and each doubling of it, of transforms as measured
+
+
+def work_of_inverse(A: Any) -> Cost:
+    """The cost of sparse elimination, or of transforms where the entries show a sum of lines."""
+    if as_sum_of_lines(A) is None:
+        return sparse_work(A)
+    n, rates = A.shape[-1], rates_of(A)
+    flops = LINES_FLOPS * n * math.log2(n)
+    return Cost(flops, 16.0 * n, flops / rates.fourier + 10 * rates.call)
+
+
+@rule(inv, Sparse, when=is_eliminated_on_host, cost=work_of_inverse, direct=True)
 def inv_sparse(A: Any, method: Any) -> Any:
     """S^-1 b by sparse elimination, the rows and columns in an order that keeps the factors
     sparse; that of T_1 ⊕ ... ⊕ T_d where the entries show that S is this sum of lines"""
