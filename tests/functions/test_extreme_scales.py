@@ -8,6 +8,7 @@ from support.frameworks import NAMES as FRAMEWORKS
 from support.frameworks import host
 
 import colinear as co
+from colinear.errors import ConvergenceWarning
 
 SCALES = {"float32": (1e-30, 1e30), "float64": (1e-160, 1e160)}
 CASES = [(dtype, scale) for dtype, scales in SCALES.items() for scale in scales]
@@ -115,3 +116,14 @@ def test_least_squares_of_a_tiny_operator_are_not_zero(method):
     np.testing.assert_allclose(
         x * np.float32(1e-25), np.linalg.lstsq(A * 1e25, np.ones(6))[0], rtol=1e-2
     )
+
+
+@pytest.mark.parametrize("scale", [1e22, 1e-25])
+def test_functions_by_krylov_say_where_squares_of_norms_are_out_of_range(scale):
+    M = np.array([[2.76, -1.53], [-1.53, 1.34]])
+    A = co.Dense((scale * M).astype(np.float32))
+    b = np.ones(2, np.float32)
+    with pytest.warns(ConvergenceWarning, match="INACCURATE"):
+        co.sqrt(A, co.Krylov()) @ b
+    by_matrix = co.sqrt(A) @ b
+    np.testing.assert_allclose(by_matrix, np.sqrt(scale) * (co.sqrt(M) @ b), rtol=1e-5)

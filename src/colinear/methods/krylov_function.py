@@ -97,6 +97,11 @@ class Product(NamedTuple):
     doubt: Any = 0.0  # of the error, what more steps cannot reduce; infinite where f has no value
 
 
+# Between which squares are exact enough, in double and in single precision.
+SINGLE = 1e-10
+LEAST_NORM, GREATEST_NORM = (1e-146, 4e-16), (1e153, 6e18)
+
+
 def function_times(
     xp: Any,
     multiply: LinearMap,
@@ -143,7 +148,13 @@ def function_times(
     last = converge(xp, run.initial(), run.step, coefficients, m=m, tol=tol, vanished=1.0)
     X = last.combine(xp, last.state.V[..., :m, :], norm(xp, start))
     finite = all_finite(xp, X)
-    return Product(X, last.error, last.state.j, last.done, finite, last.found.doubt)
+    # Norms are of squares. Where these vanish or overflow, what was taken for a closed space is none.
+    largest, eps = xp.max(xp.abs(last.state.H), axis=(-2, -1)), xp.eps(start.dtype)
+    low, high = LEAST_NORM[eps > SINGLE], GREATEST_NORM[eps > SINGLE]
+    is_ordinary = ((largest > low) & (largest < high)) | (largest == 0)
+    error, doubt = (xp.where(is_ordinary, x, 1.0) for x in (last.error, last.found.doubt))
+    done = last.done & every(xp, is_ordinary)
+    return Product(X, error, last.state.j, done, finite, doubt)
 
 
 # ------------------------------------------------------------------------------------- convergence
