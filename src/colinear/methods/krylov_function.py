@@ -32,7 +32,7 @@ from .basis import (
     smaller,
     widen,
     within,
-)  # fmt: skip
+)
 from .lanczos import LanczosRun
 from .loop import show
 from .restarted import KrylovState
