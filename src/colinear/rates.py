@@ -30,6 +30,7 @@ VERSION = 1  # of the file: what another one has written is not read
 LONG_CALL_S = 30.0  # seconds, beside which those of a calibration do not count
 CALIBRATION_S = 2.0  # seconds
 CUBE_S = 6.25  # seconds of n^3 flops, up to which a matrix of n rows is formed as a last resort
+SHARE_TO_FORM = 1 / 16  # of the memory, that a matrix may take that is made unasked
 UNLIKELY = 50.0  # the ratio to the built-in rate from which a measurement was disturbed
 SMALL_ROWS = 150.0  # rows of a matrix that LAPACK factors at half its speed
 
@@ -109,6 +110,12 @@ def share_of_memory(A: Any, fraction: float, otherwise: float) -> float:
     where that is not known."""
     memory = _machine(A).shared_memory
     return fraction * memory if memory < math.inf else otherwise
+
+
+def memory_to_form(A: Any) -> float:
+    """Bytes that a matrix may take that is made unasked: for a factorisation of A, or an iteration
+    with it."""
+    return share_of_memory(A, SHARE_TO_FORM, 2.0**30)
 
 
 def rows_in_memory(A: Any, fraction: float, otherwise: float) -> float:

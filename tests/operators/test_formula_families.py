@@ -559,6 +559,61 @@ def test_kernel_chooses_blocks_by_memory():
     assert max(largest) * 3 * 8 <= 2**27 and len(largest) < 100
 
 
+@everywhere
+@pytest.mark.parametrize("block", [None, 16])
+def test_an_iteration_evaluates_a_kernel_once_if_it_fits_and_nobody_asked_for_blocks(
+    backend, block
+):
+    xp = backends.get(backend)
+    evaluated = []
+
+    def watched(X, Y, length):
+        evaluated.append(X.shape[0] * Y.shape[0])
+        return gaussian(X, Y, length)
+
+    n = 48
+    X = np.random.default_rng(0).standard_normal((n, 2))
+    length = xp.asarray(0.7, dtype=xp.float64)
+    K = co.PSD(Kernel(watched, xp.asarray(X), parameters=(length,), block=block))
+    A = K + 0.1 * co.Identity(n)
+    dense, b = gaussian(X, X, 0.7) + 0.1 * np.eye(n), np.ones(n)
+    runs = {
+        "solve": lambda: co.solve(A, xp.asarray(b), co.CG(tol=1e-10)),
+        "both": lambda: co.solve_and_logdet(A, xp.asarray(b), co.SLQ(probes=2))[0],
+        "logdet": lambda: co.logdet(A, co.SLQ(probes=2)),
+        "eig": lambda: co.eig(A, 1, "LA", co.Lanczos())[0],
+    }
+    found = {}
+    for name, run in runs.items():
+        evaluated.clear()
+        found[name] = run()
+        if backend != "jax":  # which calls it once for a program, however often that runs
+            assert (sum(evaluated) <= 3 * n * n) == (block is None), name
+    for name, expected in (
+        ("solve", np.linalg.solve(dense, b)),
+        ("eig", np.linalg.eigvalsh(dense)[-1:]),
+    ):
+        np.testing.assert_allclose(xp.to_numpy(found[name]), expected, rtol=1e-7)
+    text = str(co.explain(co.solve, A, method=co.CG()))
+    assert ("with the kernels stored" in text) == (block is None)
+
+
+def test_a_stored_kernel_leaves_derivatives_as_they_are():
+    X = torch.tensor(np.random.default_rng(0).standard_normal((30, 2)))
+    length = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    b = torch.ones(30, dtype=torch.float64)
+
+    def value(K):
+        A = co.PSD(K) + 0.1 * co.Identity(30)
+        return co.solve(A, b, co.CG(tol=1e-12)).sum()
+
+    of_kernel, of_matrix = (
+        torch.autograd.grad(value(K), length)[0]
+        for K in (Kernel(gaussian, X, parameters=(length,)), co.Dense(gaussian(X, X, length)))
+    )
+    np.testing.assert_allclose(of_kernel.numpy(), of_matrix.numpy(), rtol=1e-8)
+
+
 def test_backward_through_a_kernel_keeps_no_blocks():
     X = torch.randn(60, 2, dtype=torch.float64)
     length = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)

@@ -18,7 +18,7 @@ from ..methods.iterate import Outcome, Products, described, refined, without_unk
 from ..methods.loop import NO_MONITOR, Monitor
 from ..methods.vectors import column_norms, status_of
 from ..operators import Diagonal, LinearOperator, Opaque, Sparse, Sum
-from ..operators.autograd import linearised
+from ..operators.autograd import make_ready
 from ..operators.context import Context, broadcast_batches
 from ..operators.tree import TEST_HOOKS, memo
 from ..properties import POSITIVE_SEMIDEFINITE
@@ -254,7 +254,7 @@ def _start(x0: Array, A: LinearOperator, B: Array, name: str) -> Array:
 
 def _products(A: LinearOperator, M: LinearOperator | None, method: Any, dtype: Any) -> Products:
     terms = sampled_terms(A, method) if method.needs_terms else None
-    A, M = linearised(A), linearised(M)
+    A, M = make_ready(A), make_ready(M)
     both = method.needs_adjoint or (terms is not None and terms.squared)
     return Products(
         multiply=_product(A, dtype),

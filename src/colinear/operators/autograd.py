@@ -8,7 +8,7 @@ leaves.
 One product is made by the framework's transforms: forward mode, reverse mode, or one of the other.
 Where f has no forward derivative (recurrent nets and custom functions of torch, `custom_vjp` in
 JAX) it is made by reverse mode twice. An iteration linearises f once and multiplies by what it
-kept: see `linearised`.
+kept: see `make_ready`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,18 @@ from .tree import TEST_HOOKS, arrays_in, infer_operand, map_parts, memo, operand
 
 # of second derivatives: as many rows and columns as x has numbers
 square_shape: Any = property(lambda self: (_size(self.x),) * 2)
+
+
+def _linearise_once(self: Any, is_planned: bool) -> LinearOperator:
+    """A derivative of a function, with the function linearised."""
+    xp = self.xp
+    if is_planned or (xp.name == "torch" and xp.is_differentiated(*self.arrays())):
+        return self  # torch records products one by one; JAX sees through them all
+    try:
+        kept = self._linearise(xp, False)
+    except (RuntimeError, TypeError):  # then each product says what f lacks, or does without
+        return self
+    return self if kept is None else Linearised._of(self, kept)
 
 
 class Jacobian(LinearOperator):
@@ -112,7 +124,7 @@ class Jacobian(LinearOperator):
         outputs, back = xp.vjp(*_flat_function(xp, self))
         return _to_complex(self, _mapped(xp, back)), outputs.dtype
 
-    _matmat = _multiply
+    _matmat, _prepare = _multiply, _linearise_once
 
     def _rmatmat(self, X: Array) -> Array:
         return _multiply(self, X, is_adjoint=True)
@@ -192,7 +204,7 @@ class Hessian(LinearOperator):
         gradient = _gradient(xp, lambda v: g(v)[0])
         return _mapped(xp, lambda v: xp.jvp(gradient, point, v)[1]), point.dtype
 
-    _matmat = _multiply
+    _matmat, _prepare = _multiply, _linearise_once
 
     def _expression(self) -> str:
         return f"Hessian({function_name(self.f)}, {'x'.join(map(str, self.shape))})"
@@ -302,7 +314,7 @@ class GaussNewton(LinearOperator):
 
         return _mapped(xp, column), point.dtype
 
-    _matmat = _multiply
+    _matmat, _prepare = _multiply, _linearise_once
 
     def _expression(self) -> str:
         return (
@@ -334,35 +346,31 @@ class Linearised(LinearOperator):
         return _by_columns(self.A, X, self.kept.pull, self.kept.pull_dtype, self.shape[-1])
 
 
-def linearised(A: Any) -> Any:
-    """A with its derivatives of functions linearised, each once, for an iteration that is not
-    itself differentiated."""
+# ------------------------------------------------------------------------ made ready for an iteration
+
+
+def make_ready(A: Any, is_planned: bool = False) -> Any:
+    """A made ready for many products, in an iteration that is not itself differentiated: functions
+    are linearised once, kernels that fit into memory are stored. If it is only `is_planned`, what
+    costs as much."""
     # TEST_HOOKS count the products of A itself
-    if A is None or A._context.backend in ("numpy", None) or TEST_HOOKS:
+    if A is None or A._context.backend is None or TEST_HOOKS:
         return A
-    return _linearised(A, {})
+    return _make_ready(A, is_planned, {})
 
 
-def _linearised(A: LinearOperator, images: dict[int, Any]) -> Any:
+def _make_ready(A: LinearOperator, is_planned: bool, images: dict[int, Any]) -> Any:
     if id(A) not in images:
-        images[id(A)] = _image(A, images)
+        prepare = getattr(A, "_prepare", None)
+        images[id(A)] = prepare(is_planned) if prepare else _of_parts(A, is_planned, images)
     return images[id(A)]
 
 
-def _image(A: LinearOperator, images: dict[int, Any]) -> Any:
-    if isinstance(A, (Jacobian, Hessian, GaussNewton)):
-        xp = A.xp
-        if xp.name == "torch" and xp.is_differentiated(*A.arrays()):
-            return A  # products are recorded one by one; JAX sees through them all
-        try:
-            kept = A._linearise(xp, False)
-        except (RuntimeError, TypeError):  # then each product says what f lacks, or does without
-            return A
-        return A if kept is None else Linearised._of(A, kept)
+def _of_parts(A: LinearOperator, is_planned: bool, images: dict[int, Any]) -> Any:
     is_new = []
 
     def image(part: LinearOperator) -> Any:
-        new = _linearised(part, images)
+        new = _make_ready(part, is_planned, images)
         is_new.append(new is not part)
         return new
 

@@ -9,8 +9,10 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
+from ..rates import memory_to_form
 from .base import LinearOperator
-from .context import Context, as_arrays, as_one_block, broadcast_batches, context_of
+from .context import Context, as_arrays, as_one_block, broadcast_batches, context_of, kind_of
+from .dense import Dense
 from .matrixfree import as_parameters, function_name
 from .tree import Shape, arrays_in, memo
 
@@ -40,7 +42,9 @@ class Kernel(LinearOperator):
         without a batch. What k closes over and torch or JAX differentiates or traces is found and
         put after them.
     block : int, optional
-        Rows per block. By default what fits in 128 MiB with the differences x_i - y_j.
+        Rows per block. By default what fits in 128 MiB with the differences x_i - y_j; and an
+        iteration stores the matrix, as long as it runs, where that takes a sixteenth of the memory
+        or less.
 
     Notes
     -----
@@ -170,6 +174,17 @@ class Kernel(LinearOperator):
 
     def _to_dense(self) -> Array:
         return self._by_blocks(None)
+
+    def _prepare(self, is_planned: bool) -> LinearOperator:
+        """The matrix, for the time of an iteration, if it fits into memory and nobody asked for
+        blocks."""
+        xp, size = self.xp, self.dtype.itemsize * math.prod(self.shape)
+        is_recorded = xp.name == "torch" and xp.is_differentiated(*self.arrays())
+        if self.block or is_recorded or size > memory_to_form(self):
+            return self
+        if is_planned:  # an array without memory of its own
+            return Dense._of(xp.broadcast_to(xp.zeros((), **kind_of(self)), self.shape))
+        return Dense._of(self._by_blocks(None))
 
     def _by_blocks(self, V: Array | None) -> Array:
         """K V, or K itself without V: a loop over all blocks of all batch elements, one compiled

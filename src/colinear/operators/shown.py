@@ -11,7 +11,7 @@ import numpy as np
 
 from ..backends import Array, program
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from .autograd import linearised
+from .autograd import make_ready
 from .banded import Banded, Tridiagonal
 from .base import LinearOperator
 from .block import BlockDiag
@@ -147,7 +147,7 @@ def _assemble_if_seen(A: LinearOperator) -> Sparse | None:
         return None
     try:
         with np.errstate(all="ignore"):
-            return _assemble(B if xp.is_functional else linearised(B))
+            return _assemble(B if xp.is_functional else make_ready(B))
     except (RuntimeError, TypeError):  # of a function that takes no blocks
         return None
 
@@ -186,7 +186,7 @@ def _multiply(A: LinearOperator, X: Any) -> Any:
 
 
 def _product(xp: Any, A: LinearOperator, X: Array) -> Array:
-    return (linearised(A) if xp.is_functional else A) @ X
+    return (make_ready(A) if xp.is_functional else A) @ X
 
 
 def _with_diagonals(A: LinearOperator, offsets: set[int]) -> Sparse | None:

@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import colinear as co
+from colinear import rates
 from colinear.functions.solve import cost, near, trials
 from colinear.operators.shown import assembled
 
@@ -215,7 +216,7 @@ def test_derivatives_of_what_a_trial_found() -> None:
 
 
 def test_incomplete_factors_follow_gmres_where_no_factors_fit(monkeypatch: Any) -> None:
-    monkeypatch.setattr(cost, "share_of_memory", lambda *_: 1e5)
+    monkeypatch.setattr(rates, "share_of_memory", lambda *_: 1e5)
     m = 60
     S = poisson(m) + sp.diags_array([np.full(m * m - 1, 0.4)], offsets=[1])
     S = sp.csr_array(S + 1e-3 * sp.diags_array(np.arange(m * m) % 7.0))
@@ -259,7 +260,7 @@ def near_cases() -> dict[str, Any]:
 def test_what_is_near_and_inverted_by_a_rule_preconditions(
     name: str, backend: str, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(cost, "share_of_memory", lambda *_: 1e6)  # so that no matrix is formed
+    monkeypatch.setattr(rates, "share_of_memory", lambda *_: 1e6)  # so that no matrix is formed
     A = near_cases()[name].to(backend)
     b = A.xp.asarray(np.random.default_rng(1).standard_normal(A.shape[-1]))
     assert "preconditioned by the inverse of" in str(co.explain(co.solve, A, b))
@@ -282,7 +283,7 @@ def test_the_nearest_kronecker_product_is_nearest() -> None:
 
 
 def test_a_kernel_too_large_to_form_is_preconditioned(monkeypatch: Any) -> None:
-    monkeypatch.setattr(cost, "share_of_memory", lambda *_: 1e5)
+    monkeypatch.setattr(rates, "share_of_memory", lambda *_: 1e5)
     rng, n = np.random.default_rng(0), 300
 
     def gauss(x: Any, y: Any) -> Any:

@@ -25,7 +25,7 @@ from ...methods import Auto, Krylov, Method
 from ...methods.basis import larger, plain
 from ...methods.krylov_function import function_times
 from ...operators import Dense, LinearOperator, Scaled
-from ...operators.autograd import linearised
+from ...operators.autograd import make_ready
 from ...operators.autograd_products import pullback
 from ...operators.context import kind_of
 from ...operators.rewrites import rewrite
@@ -320,7 +320,7 @@ def ran_out(xp: Any, status: Any) -> bool:
 
 def _program(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Array) -> Any:
     """One run, a program in JAX."""
-    A = linearised(A)
+    A = make_ready(A)
     (start,), noise, (size,), tol = starts_of(xp, method, X)
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
     options: Any = {"m": m, "tol": tol, "has_pole": f.pole}

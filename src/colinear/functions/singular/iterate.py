@@ -17,7 +17,7 @@ from ...methods import Auto, GolubKahan, Method, RandomizedSVD
 from ...methods.basis import all_finite, every
 from ...methods.singular import golub_kahan, randomized_svd
 from ...operators import Dense, LinearOperator, LowRank, Product, Sum
-from ...operators.autograd import linearised
+from ...operators.autograd import make_ready
 from ...operators.scaled import unscaled
 from ...operators.sparse_algebra import times
 from ...properties import Stiefel
@@ -144,7 +144,7 @@ def _run(
     xp: Any, method: Any, k: int, A: LinearOperator, AH: LinearOperator, *arrays: Array
 ) -> Any:
     """One run, a program in JAX."""
-    A, AH = linearised(A), linearised(AH)
+    A, AH = make_ready(A), make_ready(AH)
     if isinstance(method, RandomizedSVD):
         U, s, V = randomized_svd(
             xp, A.__matmul__, AH.__matmul__, arrays[0], k, method.power_iterations

@@ -26,6 +26,7 @@ from ...operators import (
     Sparse,
     Sum,
 )
+from ...operators.autograd import make_ready
 from ...operators.context import check_device
 from ...operators.shown import with_symmetry_of_entries
 from ...operators.sparse_algebra import ask
@@ -288,7 +289,9 @@ def iterate(
         return products_cost(A, products(), 10.0 * max(m, n), working_memory(method, A))
 
     def why() -> str:
-        count = f"at {A.flops:.2g} flop a product, {products()} products or so"
+        ready = make_ready(A, is_planned=True)
+        stored = "" if ready is A else " with the kernels stored"
+        count = f"at {ready.flops:.2g} flop a product{stored}, {products()} products or so"
         return (
             f"asked for; {count}, at most {method.iterations(m, n)} iterations; "
             f"{method.working_vectors(n)} vectors"

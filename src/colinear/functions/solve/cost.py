@@ -20,9 +20,10 @@ from ...operators import (
     Sparse,
     Toeplitz,
 )
+from ...operators.autograd import make_ready
 from ...operators.tree import inside_out
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...rates import LONG_CALL_S, calibrate_once, rates_of, rows_in_memory, share_of_memory
+from ...rates import LONG_CALL_S, calibrate_once, memory_to_form, rates_of, rows_in_memory
 
 # What a factorisation and an iteration would cost: the numbers by which `Auto` decides between
 # them, in seconds, which the rates of this machine (`rates.py`) make of unlike kinds of work.
@@ -42,13 +43,7 @@ from ...rates import LONG_CALL_S, calibrate_once, rates_of, rows_in_memory, shar
 
 
 SHARE = 4.0  # the part of the time of a factorisation that a try may cost
-SHARE_OF_MEMORY = 1 / 16  # that a matrix made for the sake of a factorisation may take
 SHARE_OF_MEMORY_ROWS = 1 / 64  # that a matrix may take where a rule's own way fails
-
-
-def memory_to_form(A: LinearOperator) -> float:
-    """Bytes that a matrix made for the sake of a factorisation of A may take."""
-    return share_of_memory(A, SHARE_OF_MEMORY, 2.0**30)
 
 
 def largest_dense(A: LinearOperator) -> float:
@@ -78,11 +73,15 @@ def products_cost(
     A: LinearOperator, products: float, flops: float, memory: float, columns: int = 1
 ) -> Cost:
     """The cost of so many products with a block of columns, each with so many flops of vectors
-    beside it, in as many steps."""
+    beside it, in as many steps; and of storing the kernels first."""
     rates, parts = rates_of(A), sum(1 for _ in inside_out(A))
-    step = columns * (A.flops / product_rate(A) + flops / rates.vector) + rates.step
+    ready = make_ready(A, is_planned=True)
+    first = Cost(0.0, memory, 0.0)
+    if ready is not A:
+        first += Cost(A.flops, float(ready.nbytes), A.flops / product_rate(A))
+    step = columns * (ready.flops / product_rate(ready) + flops / rates.vector) + rates.step
     step += (parts - 1) * PART_OF_CALL * rates.call
-    return Cost(products * columns * (A.flops + flops), memory, products * step)
+    return first + Cost(products * columns * (ready.flops + flops), 0.0, products * step)
 
 
 KERNEL_SLOWNESS = 20.0  # of the flops that are counted for a kernel, beside sums of vectors

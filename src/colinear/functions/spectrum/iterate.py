@@ -27,7 +27,7 @@ from ...methods.lobpcg import lobpcg
 from ...methods.loop import Progress, progress_bar
 from ...methods.power_iteration import power_iteration
 from ...operators import LinearOperator
-from ...operators.autograd import linearised
+from ...operators.autograd import make_ready
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status, first_failure, known_status, state
 from ..common import (
@@ -108,7 +108,7 @@ def _run(
     """One run. `is_inverse` says whether it is on the inverse B of A less a shift, whose largest
     pairs are those that `which` names."""
     shift = getattr(method, "shift", None) or 0.0
-    A, B = (linearised(A),) * 2 if A is B else (linearised(A), linearised(B))
+    A, B = (make_ready(A),) * 2 if A is B else (make_ready(A), make_ready(B))
     if isinstance(method, (LOBPCG, PowerIteration)):
         pairs = _simple(xp, method, B, M, start, noise, k, which)
     else:

@@ -29,7 +29,7 @@ from ...methods.quadrature import (
     with_node,
 )
 from ...operators import LinearOperator
-from ...operators.autograd import linearised
+from ...operators.autograd import make_ready
 from ...status import Status, first_failure
 from ..common import to_result_dtype
 from ..matrix_functions.spectra import Scalar
@@ -76,6 +76,8 @@ def quadrature(
     xp, limit, eps = A.xp, method.max_iters or STEPS, A.xp.eps(R.dtype)
     if f.name == "apply":
         f = replace(f, of=partial(_of_user, xp, f))
+    if not xp.is_functional:  # whose programs do so each for itself
+        A, M = make_ready(A), make_ready(M)
     runs, length = program(xp.name, _begin)(M, R)
     length = on_host(xp, length)
     alphas: list[Any] = []
@@ -151,7 +153,7 @@ def _of_user(xp: Any, f: Scalar, _: Any, nodes: Any) -> Any:
 
 
 def _product(A: LinearOperator | None) -> Any:
-    return None if A is None else linearised(A).__matmul__
+    return None if A is None else make_ready(A).__matmul__
 
 
 def _begin(xp: Any, M: LinearOperator | None, R: Array) -> Any:

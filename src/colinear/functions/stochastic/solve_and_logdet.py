@@ -19,6 +19,7 @@ from ...methods.loop import show
 from ...methods.quadrature import Solved, cg_quadrature
 from ...methods.sampling import DEFAULT_PROBES, standard_error
 from ...operators import LinearOperator
+from ...operators.autograd import make_ready
 from ...operators.context import broadcast_batches
 from ...operators.neutral import placed_beside
 from ...properties import SELF_ADJOINT
@@ -298,9 +299,10 @@ def _quadrature(
     M: LinearOperator | None,
     B: Array,
 ) -> Solved:
-    apply = None if M is None else M.__matmul__
+    multiply = make_ready(A).__matmul__
+    apply = None if M is None else make_ready(M).__matmul__
     with recording():
-        return cg_quadrature(xp, A.__matmul__, apply, B, tol=tol, max_iters=limit, rows=rows)
+        return cg_quadrature(xp, multiply, apply, B, tol=tol, max_iters=limit, rows=rows)
 
 
 def _quadratic_forms(xp: Any, solved: Solved, count: int, traced: bool) -> tuple[Array, Any]:
