@@ -1134,6 +1134,38 @@ def dp(request):
         yield backends.get("torch")
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_derivatives_of_the_exponential_are_linear_whatever_the_size_of_the_direction(dp, dtype):
+    A, E = draw(2, 3, 3, dtype=dtype), draw(2, 3, 3, dtype=dtype, seed=1)
+    A[1] *= 1e-3
+    H = dp.asarray(A.conj().mT.copy())
+    expected = np.stack([scipy.linalg.expm_frechet(a, e)[1] for a, e in zip(A, E)])
+    for sizes in ([1e-200, 1], [1e16, 1e200], [1e25, 0]):
+        scale = np.array(sizes)[:, None, None]
+        direction = dp.asarray(scale * E)
+        tangent = dp.jvp(dp.expm, dp.asarray(A), direction)[1]
+        cotangent = dp.vjp(dp.expm, H)[1](direction)
+        for found in (tangent, cotangent):
+            found = dp.to_numpy(found) / np.where(scale == 0, 1, scale)
+            close(dp, found, np.where(scale == 0, 0, expected), "float64", factor=1e3)
+
+
+def test_second_derivatives_of_the_exponential_are_linear_in_both_directions(torch_xp):
+    import torch
+
+    A, E, F = (torch.tensor(draw(3, 3, seed=seed)) for seed in range(3))
+
+    def second(E, F):  # of exp at A along E and F, by reverse mode over each mode
+        along = lambda A: torch.func.jvp(torch_xp.expm, (A,), (E,))[1]
+        pulled = lambda A: torch.func.vjp(torch_xp.expm, A)[1](E)[0]
+        yield torch.func.vjp(along, A)[1](F)[0]
+        yield torch.func.vjp(pulled, A)[1](F)[0]
+        yield torch.func.jvp(along, (A,), (F,))[1]
+
+    for found, expected in zip(second(1e20 * E, 1e30 * F), second(E, F)):
+        close(torch_xp, found / 1e50, expected, "float64", factor=1e3)
+
+
 def test_pullbacks_are_adjoints_and_transposes_are_not(dp):
     M, x, g = (
         draw(3, 4, dtype="complex128"),

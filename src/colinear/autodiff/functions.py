@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, adjoint, eye_like, hermitian, inner_products, positive_or_one, program
+from ..backends import Array, adjoint, eye_like, hermitian, inner_products, program
+from ..backends.shared import corner
 from ..errors import DerivativeWarning, ShapeError
 from ..methods import roots
 from ..operators.autograd_products import push_floats
@@ -327,7 +328,7 @@ def _inverted(
         return lambda E, *constants: adjoint(xp, g(adjoint(xp, E), *constants))
 
     def solve(R: Array, X: Array, A: Array) -> Array:
-        return corner(xp, f, A, R, A)
+        return corner(f, A, R, A)
 
     equation = Equation(xp, slope, solve, (flipped(slope), flipped(solve)), 2)
 
@@ -338,18 +339,6 @@ def _inverted(
         return equation.adjoint()(G, (X, primals[0])), None
 
     return xp.custom_derivative(lambda A, X: X + 0, jvp=tangent, vjp=cotangent)(A, X)
-
-
-def corner(xp: Any, f: Callable[[Array], Array], S: Array, C: Array, T: Array) -> Array:
-    """The upper right block of f([S C; 0 T]); for S = T it is the derivative of f at S along C. C
-    is given the size of S: a larger one would steer the iteration."""
-    n = S.shape[-1]
-    sizes = (xp.max(xp.abs(B), axis=(-2, -1), keepdims=True) for B in (C, S))
-    size, own = (positive_or_one(xp, size) for size in sizes)
-    scale = size / own
-    S, T = xp.broadcast_to(S, C.shape), xp.broadcast_to(T, C.shape)
-    upper, lower = xp.concat([S, C / scale], axis=-1), xp.concat([0 * S, T], axis=-1)
-    return scale * f(xp.concat([upper, lower], axis=-2))[..., :n, n:]
 
 
 # --------------------------------------------------------------------------------------------------

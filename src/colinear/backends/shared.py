@@ -258,6 +258,24 @@ def of_finite(function: Callable) -> Callable:
     return wrapped
 
 
+def corner(f: Callable[[Array], Array], S: Array, C: Array, T: Array) -> Array:
+    """The upper right block of f([S C; 0 T]); for S = T it is the derivative of f at S along C
+    (Higham, Functions of Matrices, theorem 3.6).
+
+    It is linear in C, and what computes f is not: a large C would steer it, and leave S to its
+    roundings. So each C is given the size of its S.
+    """
+    xp, n = namespace_of(C), S.shape[-1]
+    if not n:
+        return C
+    sizes = (xp.max(xp.abs(xp.stop_gradient(B)), axis=(-2, -1), keepdims=True) for B in (C, S))
+    size, own = (positive_or_one(xp, size) for size in sizes)
+    S, T = xp.broadcast_to(S, C.shape), xp.broadcast_to(T, C.shape)
+    upper = xp.concat([S, C / size * own], axis=-1)
+    lower = xp.concat([zeros_like(xp, C, C.shape), T], axis=-1)
+    return f(xp.concat([upper, lower], axis=-2))[..., :n, n:] / own * size
+
+
 # Solves with factors of a matrix.
 
 

@@ -22,6 +22,7 @@ from ..numpy import linalg as _numpy_linalg
 from ..shared import (
     cholesky_solve,
     common,
+    corner,
     eigen_solve,
     half,
     ldl_slogdet,
@@ -178,9 +179,21 @@ def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
 
 
 # as NumPy's: of Hermitian A, eigenvalues ascending; of any square A, all complex
-eigh, eigvalsh, eig, eigvals, expm = (
-    half(of_finite(getattr(torch.linalg, name)))
-    for name in "eigh eigvalsh eig eigvals matrix_exp".split()
+eigh, eigvalsh, eig, eigvals = (
+    half(of_finite(getattr(torch.linalg, name))) for name in "eigh eigvalsh eig eigvals".split()
+)
+
+# The derivative L(A, .) of the exponential at A is that at A^H for cotangents. torch's own finds it
+# from [A E; 0 A] too, but leaves E as it is, and loses A beside an E of 1e16 |A|.
+expm = half(
+    of_finite(
+        custom_derivative(
+            torch.linalg.matrix_exp,
+            lambda primals, tangents, X: corner(expm, primals[0], tangents[0], primals[0]),
+            lambda primals, X, G: (corner(expm, primals[0].mH, G, primals[0].mH),),
+            (2,),
+        )
+    )
 )
 
 

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ...autodiff.functions import corner, divided_differences, times_inverse
+from ...autodiff.functions import divided_differences, times_inverse
 from ...backends import (
     Array,
     adjoint,
@@ -16,6 +16,7 @@ from ...backends import (
     inner_products,
     without_zeros,
 )
+from ...backends.shared import corner
 from ...methods import Krylov, roots
 from ...methods.krylov_derivatives import adjoint_factors, tangent_times
 from ...operators import LinearOperator
@@ -171,7 +172,7 @@ def _of_any(xp: Any, f: Any, S: Array, C: Array, T: Array) -> tuple[Array, Array
         scale = xp.maximum(*(xp.max(xp.real(xp.eigvals(B)), axis=-1) for B in (S, T)))
         shift = xp.astype(scale, S.dtype)[..., None, None] * eye_like(xp, S)
         S, T = S - shift, T - shift
-    return corner(xp, functools.partial(_of_matrix, xp, f), S, C, T), scale, 0 * scale
+    return corner(functools.partial(_of_matrix, xp, f), S, C, T), scale, 0 * scale
 
 
 def _by_eigenvectors(xp: Any, f: Any, S: Array, C: Array, T: Array) -> Array:
