@@ -185,7 +185,7 @@ eigh, eigvalsh, eig, eigvals = (
 
 # The derivative L(A, .) of the exponential at A is that at A^H for cotangents. torch's own finds it
 # from [A E; 0 A] too, but leaves E as it is, and loses A beside an E of 1e16 |A|.
-expm = half(
+expm: Callable = half(
     of_finite(
         custom_derivative(
             torch.linalg.matrix_exp,
