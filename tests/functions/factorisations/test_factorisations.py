@@ -256,6 +256,18 @@ def test_torch_differentiates_the_tridiagonal_factor() -> None:
     close(d.grad, np.diagonal(inverse) / 2, 1e-10)
 
 
+def test_jax_compiles_the_gradient_of_a_banded_orthogonal_factor() -> None:
+    jax = pytest.importorskip("jax")
+    e, d = jax.numpy.array([1.0, 2.0, 0.5]), jax.numpy.array([4.0, 5.0, 6.0, 3.0])
+
+    def logdet(d: Any) -> Any:  # of which R has the absolute value
+        _, R = co.qr(co.Tridiagonal(e, d, e))
+        return jax.numpy.log(abs(co.diag(R))).sum()
+
+    inverse = np.linalg.inv(host(co.Tridiagonal(e, d, e)))
+    close(jax.jit(jax.grad(logdet))(d), np.diagonal(inverse), 1e-5)
+
+
 def test_the_rules_are_unambiguous() -> None:
     for function in (co.cholesky, co.lu, co.qr):
         assert co.check_rules(function) == []

@@ -31,9 +31,12 @@ def fori_loop(n: int, body: Callable, state: Any) -> Any:
 def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
     """`state, result = step(state, *elements)` over the elements along the first axis, first or
     last first; the results, stacked."""
-    return jax.lax.scan(
+    results = jax.lax.scan(
         lambda state, elements: step(state, *elements), state, arrays, reverse=reverse
     )[1]
+    # Reversed, a barrier turns the symbolic zeros of results that are not used into arrays: JAX's
+    # own reverse of a scan gives such zeros a wrong shape, and fails (0.10).
+    return jax.tree.map(jax.lax.optimization_barrier, results)
 
 
 def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any) -> Any:
