@@ -125,3 +125,29 @@ def test_compiled_solves_are_kept_on_disk_and_warn_in_the_next_process(tmp_path:
     run()
     hits, warned = run()
     assert hits >= 1 and warned == 1
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_functions_that_close_over_other_arrays_are_not_taken_for_one_another(
+    written: bool,
+) -> None:
+    """Also where JAX writes arrays into its programs, whose text shows their shapes alone."""
+    flag, xp = "jax_use_simplified_jaxpr_constants", co.backends.get("jax")
+    if not hasattr(jax.config, flag):
+        pytest.skip("this JAX has arrays beside its programs")
+    array, before = np.arange(4.0), getattr(jax.config, flag)
+    found: list[Any] = []
+
+    def trace(scale: Any) -> Any:
+        for each in (array, array, array + (array == 2)):
+            f = lambda x, each=each: jax.jit(lambda x: scale * x + each)(x)
+            found.append(xp.hoist(f, lambda: [(jnp.ones(4),)])[0])
+        return scale
+
+    jax.config.update(flag, written)
+    try:
+        jax.make_jaxpr(trace)(2.0)
+    finally:
+        jax.config.update(flag, before)
+    assert found[0] != found[2]
+    assert written or (found[0] == found[1] and hash(found[0]) == hash(found[1]))

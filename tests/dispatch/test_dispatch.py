@@ -697,7 +697,7 @@ def test_arguments_are_bound_to_the_parameters_of_the_base_case():
     )
     assert (
         str(inspect.signature(f))
-        == "(A, b, shift=0, method=None, *, info=False, on_failure='warn')"
+        == "(A, b, shift=0, method=None, *, info: 'bool' = False, on_failure: 'str' = 'warn')"
     )
     assert f.__doc__ == "Solve A x = b." and f.__name__ == "f" and "f" in repr(f)
 

@@ -39,7 +39,7 @@ NAMES: tuple[str, ...] = tuple(
     fft ifft fftn ifftn rfftn irfftn
     sparse_matmul sparse_array scatter_add set_at
     generator split fold_in normal rademacher uniform
-    while_loop fori_loop scan cond loop_map call_host
+    while_loop fori_loop scan cond loop_map call_host outside_trace
     jvp vjp linearise linear_transpose vmap custom_derivative stop_gradient checkpoint hoist
     register_pytree tree_map jit warn_later synchronize
     """.split()

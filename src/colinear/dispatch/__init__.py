@@ -145,11 +145,12 @@ def function(
     public.insert(operand, parameters[0])
     keyword = inspect.Parameter.KEYWORD_ONLY
     public += [
-        inspect.Parameter(p, keyword, default=d)
+        inspect.Parameter(p, keyword, default=d, annotation=type(d).__name__)
         for p, d in (("info", False), ("on_failure", "warn"))
     ]
     call = compile_call(name, parameters, public)
-    f: Function = type(name, (Function,), {"__call__": call, "__doc__": base.__doc__})(name, base)
+    f: Function = type(name, (Function,), {"__call__": call})(name, base)
+    f.__doc__ = base.__doc__  # not the class's: `help` takes that for one of all instances
     f.__signature__ = inspect.Signature(public)  # type: ignore[attr-defined]
     f.parameters, f.operand = tuple(p.name for p in parameters), operand
     f._method_at = f.parameters.index("method") - 1 if "method" in f.parameters else None

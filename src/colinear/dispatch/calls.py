@@ -9,7 +9,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from .. import backends
 from ..errors import ConvergenceError, ConvergenceWarning, MethodError
@@ -19,10 +19,10 @@ from . import signatures
 from .resolution import Rule
 
 # Modes that a user has set in a framework and that do not hold for our own formulas: JAX's strict
-# ones (`backends/jax/control.py`).
+# ones, and meshes with explicit axes (`backends/jax/control.py`).
 
 
-_is_strict: Callable[[], bool] | None = None  # JAX's, as soon as JAX is used
+_is_strict: Callable[..., bool] | None = None  # JAX's, as soon as JAX is used
 
 
 def _watch(xp: Any) -> None:
@@ -34,17 +34,18 @@ def _watch(xp: Any) -> None:
 backends.on_load(_watch)
 
 
-def are_strict() -> bool:
-    """Whether our formulas must not run in the modes that are set. (torch.compile, which would
-    trace the question, has none.)"""
+def are_strict(A: Any = None) -> bool:
+    """Whether our formulas must not run in the modes that are set, or that an operator or array
+    brings along. (torch.compile, which would trace the question, has none.)"""
     if _is_strict is None or (signatures.is_compiling is not None and signatures.is_compiling()):
         return False
-    return _is_strict()
+    return _is_strict(A)
 
 
 def ordinary(f: Callable, *arguments: Any) -> Any:
-    """`f(*arguments)` in the ordinary modes of JAX."""
-    return backends.get("jax").in_ordinary_modes(f)(*arguments)
+    """`f(*arguments)` in the ordinary modes of JAX, and with automatic axes of the mesh of the first
+    argument."""
+    return backends.get("jax").enter(f, *arguments)
 
 
 LENDERS = frozenset({"jax", "torch"})  # the frameworks whose arrays NumPy may compute with
@@ -79,14 +80,17 @@ def for_own_arrays(rule: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def entry(f: Callable) -> Callable:
+Entered = TypeVar("Entered", bound=Callable)
+
+
+def entry(f: Entered) -> Entered:
     """`f`, where users enter: it runs in the ordinary modes."""
 
     @functools.wraps(f)
     def entered(*arguments: Any) -> Any:
         return ordinary(f, *arguments) if _is_strict is not None and are_strict() else f(*arguments)
 
-    return entered
+    return cast(Entered, entered)
 
 
 # Trees so deep that a walk over them needs more frames than Python allows at first.

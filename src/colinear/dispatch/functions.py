@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from ..info import Info, Scope, planning, reported, state, summarise
 from ..status import ON_FAILURE, combine, deliver, failed, overlook, settle, tell_later
@@ -72,12 +72,16 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError  # each function's own class has one with its own parameters
 
+    def __get__(self, instance: Any, owner: Any = None) -> Self:
+        """Itself. (It is there so that `help` shows a function, not an instance of a class.)"""
+        return self
+
     def _call(
         self, A: Any, arguments: tuple[Any, ...], info: bool = False, on_failure: str = "warn"
     ) -> Any:
         """A call whose arguments have been sorted into the operator and the rest, as rules take
         them."""
-        if calls._is_strict is not None and calls.are_strict():
+        if calls._is_strict is not None and calls.are_strict(A):
             return calls.ordinary(self._call, A, arguments, info, on_failure)
         method = None if self._method_at is None else arguments[self._method_at]
         if method is not None and not getattr(type(method), "_is_method", False):

@@ -363,14 +363,25 @@ def told_by_number(context: Context, carried: Any) -> Context:
 
 
 def check_device(what: str, first: Any, second: Any) -> None:
-    """Two known devices must be one."""
+    """Two known devices must be one; of two meshes, all of their devices."""
     if first is second or first is None or second is None:
         return
-    if str(first) != str(second):
+    if str(first) != str(second) and not _are_one_mesh(first, second):
         raise DeviceError(
             f"{what}: operands are on {first} and on {second}. Move one: "
             f"A.to(device={str(first)!r})."
         )
+
+
+def _are_one_mesh(first: Any, second: Any) -> bool:
+    """Whether two places are meshes of the same devices, whatever their axes are called; of the
+    mesh of a traced program only its axes are known."""
+    try:
+        return list(first.devices.flat) == list(second.devices.flat)
+    except AttributeError:  # a device
+        return False
+    except ValueError:
+        return bool(first.shape_tuple == second.shape_tuple)
 
 
 def common_batch(what: str, operands: Any) -> Shape:

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..shared import LENT_DTYPES, by_name, diagonal, extreme_scale, fft, half, ifft, itself
+from ..shared import LENT_DTYPES, diagonal, extreme_scale, fft, half, ifft, itself
 from ..shared import never as is_compiling
+from .mesh import MESHES, is_explicit, is_spread, layout_on, mesh_of, move_to, place_of, whole
 
 # names that mean here what they mean to all
 # isort: off
@@ -86,6 +87,7 @@ def default_float() -> Any:
 def asarray(x: Any, dtype: Any = None, device: Any = None) -> jax.Array:
     # an explicit float64 warns where 64 bits are switched off
     dtype = None if dtype is None else dtype_from(dtype)
+    device = layout_on(device) if type(device) in MESHES else device
     if isinstance(x, np.ndarray):  # jnp.asarray would compile a program for its shape
         with jax.ensure_compile_time_eval():  # a constant, whose values rules can see
             return jax.device_put(np.array(x, dtype), device)
@@ -94,7 +96,7 @@ def asarray(x: Any, dtype: Any = None, device: Any = None) -> jax.Array:
 
 def adopt(x: np.ndarray, device: Any) -> jax.Array:
     """NumPy's array as JAX's, with its memory: no one else may write to it."""
-    return jax.device_put(np.asarray(x), device)
+    return jax.device_put(np.asarray(x), layout_on(device))
 
 
 def astype(x: Any, dtype: Any) -> jax.Array:
@@ -106,8 +108,19 @@ def astype(x: Any, dtype: Any) -> jax.Array:
     return x.astype(dtype)
 
 
+def _placed(create: Callable) -> Callable:
+    """A function that makes arrays, of a dtype or its name, on a device or on a mesh."""
+
+    @functools.wraps(create)
+    def placed(*values: Any, dtype: Any = None, device: Any = None) -> jax.Array:
+        device = layout_on(device) if type(device) in MESHES else device
+        return create(*values, dtype=None if dtype is None else dtype_from(dtype), device=device)
+
+    return placed
+
+
 zeros, ones, full, arange = (
-    by_name(create, dtype_from) for create in (jnp.zeros, jnp.ones, jnp.full, jnp.arange)
+    _placed(create) for create in (jnp.zeros, jnp.ones, jnp.full, jnp.arange)
 )
 
 SMALL_CONSTANT = 32  # rows of an identity that a program holds instead of computing it
@@ -116,12 +129,18 @@ SMALL_CONSTANT = 32  # rows of an identity that a program holds instead of compu
 def eye(n: int, m: int | None = None, dtype: Any = None, device: Any = None) -> jax.Array:
     make = jnp.eye if n > SMALL_CONSTANT else np.eye
     dtype = default_float() if dtype is None else dtype_from(dtype)
+    device = layout_on(device) if type(device) in MESHES else device
     return jnp.asarray(make(n, m, dtype=dtype), device=device)
 
 
 def device_of(x: Any) -> Any:
-    """The device, or sharding, of an array; None under tracing, where JAX decides."""
-    return None if isinstance(x, jax.core.Tracer) else getattr(x, "device", None)
+    """The device of an array, or the mesh over which it is spread; None under tracing, where JAX
+    decides, but for a mesh with explicit axes, which is part of the type."""
+    if isinstance(x, jax.core.Tracer):
+        mesh = getattr(getattr(x.aval, "sharding", None), "mesh", None)
+        return mesh if mesh is not None and mesh.axis_names and is_explicit(mesh) else None
+    device = getattr(x, "device", None)
+    return place_of(device) if isinstance(device, jax.sharding.Sharding) else device
 
 
 def device_memory(device: Any) -> float:
@@ -135,19 +154,22 @@ def to_device(x: Any, device: Any) -> jax.Array:
     if isinstance(device, str):  # "cpu", "gpu", "gpu:1"
         kind, _, number = device.partition(":")
         device = jax.devices(kind)[int(number or 0)]
-    return jax.device_put(x, device)
+    return move_to(x, device) if type(device) in MESHES else jax.device_put(x, device)
 
 
 def to_numpy(x: Any) -> np.ndarray:
-    return np.asarray(x, np.float32 if x.dtype == bfloat16 else None)  # NumPy has no bfloat16
+    return np.asarray(
+        whole(x), np.float32 if x.dtype == bfloat16 else None
+    )  # NumPy has no bfloat16
 
 
 HOST_DTYPES = frozenset(map(np.dtype, LENT_DTYPES))
 
 
 def may_lend(context: Any) -> builtins.bool:
-    """Whether NumPy may compute for JAX: what is traced is on no device yet."""
-    return context.device is not None
+    """Whether NumPy may compute for JAX: what is traced is on no device yet, and what is spread
+    over a mesh stays there."""
+    return context.device is not None and type(context.device) not in MESHES
 
 
 def lend(x: Any, dtype: Any, device: Any) -> np.ndarray | None:
@@ -184,16 +206,17 @@ HOSTS = frozenset({"cpu"})  # the platforms of which a look at values waits for 
 
 
 def is_on_device(x: Any) -> builtins.bool:
-    """Whether x is on a device, for which a look at its values must wait."""
-    return not isinstance(x, jax.core.Tracer) and not builtins.all(
-        device.platform in HOSTS for device in x.devices()
-    )
+    """Whether x is on a device, for which a look at its values must wait, or on several."""
+    if isinstance(x, jax.core.Tracer):
+        return False
+    return is_spread(x) or next(iter(x.devices())).platform not in HOSTS
 
 
 def fetch(arrays: Any) -> list[np.ndarray]:
     """The values of several arrays on the host, all of which are on their way before one is waited
     for."""
-    return jax.device_get(list(arrays))
+    arrays = list(arrays)
+    return [whole(x) for x in arrays] if is_spread(arrays[0]) else jax.device_get(arrays)
 
 
 def peek(x: Any) -> Any:
@@ -201,9 +224,7 @@ def peek(x: Any) -> Any:
     else None."""
     if not isinstance(x, array_types):
         return x
-    if isinstance(x, jax.core.Tracer) or not x.is_fully_addressable:
-        return None
-    return None if is_on_device(x) else np.asarray(x)
+    return None if isinstance(x, jax.core.Tracer) or is_on_device(x) else np.asarray(x)
 
 
 def is_traced(x: Any) -> builtins.bool:

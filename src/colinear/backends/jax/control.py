@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .arrays import is_differentiated
+from .mesh import MESHES, has_explicit_axes, whole, with_automatic_axes
 
 # control
 # --------------------------------------------------------------------------------------------------
@@ -55,6 +56,11 @@ def call_host(f: Callable, *values: Any) -> jax.Array:
     )
 
 
+# `with outside_trace():` what is computed from values that can be seen is computed at once, also
+# while a program is traced.
+outside_trace = jax.ensure_compile_time_eval
+
+
 def loop_map(f: Callable, *arrays: Any) -> jax.Array:
     """`f` of the elements along the first axis, one after the other, stacked."""
     return jax.lax.map(lambda elements: f(*elements), arrays)
@@ -73,7 +79,7 @@ def map_on_host(f: Callable, X: Any, *others: Any) -> Any:
     dimensions; it has no derivatives."""
 
     def on_host(*arrays: Any) -> np.ndarray:
-        return np.ascontiguousarray(f(*map(np.asarray, arrays)), X.dtype)
+        return np.ascontiguousarray(f(*map(whole, arrays)), X.dtype)
 
     if not is_differentiated(X, *others):  # at once: a callback is traced for each call
         return jax.device_put(on_host(X, *others), X.sharding)
@@ -179,13 +185,57 @@ def _trace(f: Callable, arguments: tuple) -> _Program:
     return _Program(closed.jaxpr, list(closed.consts), [], shapes, jax.tree.structure(answer))
 
 
+def _parameters_in(jaxpr: Any) -> Any:
+    """What a jaxpr holds and its text does not show: functions with their derivatives, of which it
+    has the names, and arrays among the operands, of which it has the shapes."""
+    operands = itertools.chain(jaxpr.outvars, *(equation.invars for equation in jaxpr.eqns))
+    yield from (x.val for x in operands if np.ndim(getattr(x, "val", 0)))
+    for equation in jaxpr.eqns:
+        for part in jax.tree.leaves(list(equation.params.values())):
+            if hasattr(part, "eqns"):
+                yield from getattr(part, "consts", ())
+                yield from _parameters_in(getattr(part, "jaxpr", part))
+            else:
+                yield part
+
+
+def _as_key(part: Any) -> Any:
+    return part if isinstance(part, Hashable) else id(part)
+
+
 class Hoisted:
-    """A traced function of its arguments and of what it closed over; a constant, of which every
-    one is its own."""
+    """A traced function of its arguments and of what it closed over. It is static, and equal to
+    those that JAX writes alike: the steps of a loop that is written out share what is traced and
+    compiled for the first."""
 
     def __init__(self, f: Callable, programs: list[_Program], axes: Sequence[Axis], count: int):
         self.__name__ = getattr(f, "__name__", type(f).__name__)
         self.programs, self.axes, self.count = programs, axes, count
+
+    @functools.cached_property
+    def _text(self) -> tuple:
+        """What is computed, but for the values of constants."""
+        return (
+            self.axes,
+            self.count,
+            *(
+                (str(p.jaxpr), *p.places, str(p.arguments), p.structure, *map(_as_key, held))
+                for p in self.programs
+                for held in [_parameters_in(p.jaxpr)]
+            ),
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, Hoisted) or self._text != other._text:
+            return self is other
+        own, others = (
+            itertools.chain.from_iterable(p.constants for p in each.programs)
+            for each in (self, other)
+        )
+        return all(a is b or np.array_equal(a, b) for a, b in zip(own, others, strict=True))
 
     def __call__(self, *arguments: Any) -> Any:
         split = len(arguments) - self.count
@@ -232,11 +282,16 @@ class Hoisted:
 # come long after.
 
 
-def is_strict() -> bool:
-    """Whether one of JAX's strict modes is on."""
+def is_strict(A: Any = None) -> bool:
+    """Whether one of JAX's strict modes is on, or A lies on a mesh with explicit axes."""
     return (
         jax.config.jax_numpy_dtype_promotion != "standard"
         or jax.config.jax_numpy_rank_promotion != "allow"
+        # of an operator on one device, or none, nothing more is asked
+        or (
+            type(A._context.device if hasattr(A, "_context") else None) in MESHES
+            and has_explicit_axes(A)
+        )
     )
 
 
@@ -251,3 +306,11 @@ def in_ordinary_modes(f: Callable) -> Callable:
             return f(*arguments, **options)
 
     return relaxed
+
+
+def enter(f: Callable, A: Any, *arguments: Any) -> Any:
+    """`f(A, *arguments)` in JAX's ordinary modes and, where A lies on a mesh with explicit axes,
+    with automatic ones."""
+    ordinary = in_ordinary_modes(f)
+    run = with_automatic_axes if has_explicit_axes(A) else lambda f, *arguments: f(*arguments)
+    return run(ordinary, A, *arguments)

@@ -165,17 +165,27 @@ def _batch(arguments: Any, axes: Any, *, texts: tuple[str, ...]) -> tuple[list, 
 def _lower(context: Any, which: Any, *arrays: Any, texts: tuple[str, ...]) -> list:
     """The branches; none in a program that is exported, which must run without this package."""
     if not context.module_context.lowering_parameters.for_export:
-        tell = [functools.partial(_call, text) for text in texts]
+        axes = context.module_context.axis_context
+        mesh = getattr(axes, "mesh", None)  # in a `shard_map`
+        count = getattr(axes, "num_devices", 1) if mesh is None else mesh.size
+        call = _call if count == 1 else _call_back
+        tell = [functools.partial(call, text) for text in texts]
         branches = mlir.lower_fun(lambda which: jax.lax.switch(which, [lambda: (), *tell]), True)
         branches(context.replace(avals_in=context.avals_in[:1], avals_out=[]), which)
     return list(arrays)
 
 
 def _call(text: str) -> tuple:
-    if _versions <= {MAJOR_VERSION}:
-        jax.ffi.ffi_call(TARGET, (), has_side_effect=True)(text=text)
-    else:  # more slowly, but the structures above may not be XLA's
-        jax.debug.callback(functools.partial(_warn, text))
+    if not _versions <= {MAJOR_VERSION}:  # the structures above may not be XLA's
+        return _call_back(text)
+    jax.ffi.ffi_call(TARGET, (), has_side_effect=True)(text=text)
+    return ()
+
+
+def _call_back(text: str) -> tuple:
+    """Warn more slowly, by JAX's callback: it says on which of several devices it runs, as XLA asks
+    of what has effects, and no call of ours can."""
+    jax.debug.callback(functools.partial(_warn, text))
     return ()
 
 

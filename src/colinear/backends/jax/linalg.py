@@ -31,6 +31,7 @@ from ..shared import (
 from .arrays import is_differentiated
 from .control import map_on_host
 from .derivatives import custom_derivative
+from .mesh import is_spread, mesh_of
 
 Array = Any
 
@@ -78,7 +79,7 @@ def _cholesky_inverse(L: Array) -> Array:
         T = solve_triangular(L, jnp.eye(L.shape[-1], dtype=L.dtype))
         return _adjoint(xp, T) @ T
 
-    if L.shape[-1] < LARGE:
+    if L.shape[-1] < LARGE or mesh_of(L) is not None:  # no callbacks from several devices
         return by_triangles(L)
     on_host = functools.partial(map_on_host, _numpy_linalg.cholesky_inverse)
     return jax.lax.platform_dependent(L, cpu=on_host, default=by_triangles)
@@ -274,10 +275,7 @@ def _with_values(function: Callable) -> Callable[[Callable], Callable]:
         @functools.wraps(scanned)
         def wrapped(*arguments: Any, **options: Any) -> Any:
             arrays = jax.tree.leaves(arguments)
-            if any(
-                isinstance(x, jax.core.Tracer) or not getattr(x, "is_fully_addressable", True)
-                for x in arrays
-            ):
+            if any(isinstance(x, jax.core.Tracer) or is_spread(x) for x in arrays):
                 return scanned(*arguments, **options)
             found = function(*jax.tree.map(np.asarray, arguments), **options)
             return jax.device_put(found, xp.device_of(arrays[0]))

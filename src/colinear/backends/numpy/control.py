@@ -7,6 +7,7 @@ import builtins
 import functools
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext as outside_trace
 from typing import Any, NoReturn
 
 import numpy as np
