@@ -10,7 +10,7 @@ file knows only what one bit implies of another:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .dispatch.patterns import Pattern, as_pattern
 from .errors import ShapeError
@@ -18,6 +18,7 @@ from .errors import ShapeError
 if TYPE_CHECKING:
     from .operators.base import LinearOperator
 
+OperatorT = TypeVar("OperatorT", bound="LinearOperator")
 
 SELF_ADJOINT, SYMMETRIC, POSITIVE_SEMIDEFINITE, POSITIVE_DEFINITE, UNITARY, STIEFEL = (
     1 << i for i in range(6)
@@ -63,7 +64,11 @@ class Annotation:
             "random vectors."
         )
 
-    def __call__(self, A: Any) -> LinearOperator:
+    @overload
+    def __call__(self, A: OperatorT) -> OperatorT: ...
+    @overload
+    def __call__(self, A: Any) -> LinearOperator: ...
+    def __call__(self, A: Any) -> Any:
         if not hasattr(type(A), "_is_root"):
             from .operators import as_operator
 

@@ -24,11 +24,12 @@ from typing import Any
 import numpy as np
 
 from . import backends
-from .operators import LinearOperator
+from .operators import LinearOperator, as_operator
+from .operators.context import kind_of
 from .operators.tree import TEST_HOOKS
 from .verify import verify
 
-__all__ = ["check_operator", "count_matvecs", "forbid_dense", "operators"]
+__all__ = ["check_operator", "count_matvecs", "dot_test", "forbid_dense", "operators"]
 
 # ------------------------------------------------------------------ one operator, from all sides
 
@@ -56,6 +57,43 @@ def check_operator(A: Any, dense: Any = None, tol: float | None = None, seed: in
     check.costs()
     check.round_trips()
     check.properties()
+
+
+def dot_test(A: Any, tol: float | None = None, seed: int = 0) -> None:
+    """Check that the adjoint of A belongs to its product: y^H (A x) = (A^H y)^H x for random x, y.
+
+    Raises AssertionError where the two differ by more than `tol` times |A x| |y|, the square root
+    of the dtype's rounding unit if not given. It costs two products.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> from colinear.testing import dot_test
+    >>> dot_test(co.Toeplitz([1.0, 2.0, 3.0], [1.0, 5.0]))
+    """
+    A = as_operator(A)
+    rng = np.random.default_rng(seed)
+
+    def draw(size: int) -> Any:
+        values = rng.standard_normal((2, size))
+        values = values[0] + 1j * values[1] if A.is_complex else values[0]
+        return A.xp.asarray(values, **kind_of(A))
+
+    m, n = A.shape[-2:]
+    x, y = draw(n), draw(m)
+    host = A.xp.to_numpy
+    image, back = host(A @ x), host(A.H @ y)
+    one = np.sum(np.conj(host(y)) * image, axis=-1)  # y^H (A x)
+    other = np.sum(np.conj(back) * host(x), axis=-1)  # (A^H y)^H x
+    if tol is None:
+        tol = float(np.sqrt(np.finfo(image.dtype).eps))
+    size = np.linalg.norm(image, axis=-1) * np.linalg.norm(host(y))
+    size = size + np.linalg.norm(back, axis=-1) * np.linalg.norm(host(x))
+    difference = np.abs(one - other)
+    assert np.all(difference <= tol * size), (
+        f"dot_test: y^H (A x) = {one} and (A^H y)^H x = {other}: the adjoint of "
+        f"{type(A).__name__} does not belong to its product."
+    )
 
 
 class _Check:

@@ -648,6 +648,51 @@ def check_to_dense(case: Case) -> None:
     close(case, co.to_dense(case.operator), case.dense, "to_dense")
 
 
+# ---------------------------------------------------------------------------------------------------- approximations of low rank
+
+# Of full rank, they are the whole.
+
+
+def of_full_rank(f: Any, case: Case) -> Any:
+    return succeed(f, case, case.operator, min(case.dense.shape[-2:]))
+
+
+def close_if_positive(f: Any, case: Case) -> None:
+    if case.operator.isa(co.PSD):
+        close(case, of_full_rank(f, case), case.dense, f.name, 10)
+    elif needs_square(f, case, case.operator, 1):
+        with pytest.raises(co.errors.MethodError, match="PSD"):
+            f(case.operator, 1)
+
+
+@checks
+def check_nystrom(case: Case) -> None:
+    close_if_positive(co.nystrom, case)
+
+
+@checks
+def check_rp_cholesky(case: Case) -> None:
+    close_if_positive(co.rp_cholesky, case)
+
+
+@checks
+def check_range_finder(case: Case) -> None:
+    Q = host(of_full_rank(co.range_finder, case))
+    close(case, Q @ (adjoint(Q) @ case.dense), case.dense, "Q Q^H A")
+
+
+@checks
+def check_interpolative(case: Case) -> None:
+    approximation, _ = of_full_rank(co.interpolative, case)
+    close(case, approximation, case.dense, "interpolative", 10)
+
+
+@checks
+def check_cur(case: Case) -> None:
+    approximation, *_ = of_full_rank(co.cur, case)
+    close(case, approximation, case.dense, "cur", 10)
+
+
 # ---------------------------------------------------------------------------------------------------- the suite
 
 

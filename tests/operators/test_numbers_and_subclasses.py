@@ -224,3 +224,26 @@ def test_a_number_times_a_multiple_of_the_identity_keeps_its_dtype():
     )
     assert A.dtype == np.float32
     assert all(factor.dtype == np.float32 for factor in co.lu(A))
+
+
+class Scales(co.LinearOperator):
+    """Its fields have the names of methods of every operator."""
+
+    size: int
+    half: float
+    dim: int = 2
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.size, self.size)
+
+    def _matmat(self, X):
+        return 2 * self.half * X
+
+
+def test_a_field_may_have_the_name_of_a_method():
+    A = Scales(3, 0.5)
+    assert (A.size, A.half, A.dim) == (3, 0.5, 2)
+    np.testing.assert_array_equal(A @ np.ones(3), np.ones(3))
+    with pytest.raises(TypeError, match="half"):
+        Scales(3)

@@ -216,7 +216,7 @@ class KroneckerFunction(LinearOperator):
         V = Kronecker(*(Dense(V) for V in parts.vectors))
         return Product(V, Diagonal(phi), V.H)
 
-    def diagonal(
+    def diagonal_between(
         self, left: Sequence[Array] | None = None, right: Sequence[Array] | None = None
     ) -> Array:
         """The diagonal of (L_1 ⊗ L_2 ⊗ ...) f(a C + b I) (R_1 ⊗ R_2 ⊗ ...), with its derivative;

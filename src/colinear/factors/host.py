@@ -142,14 +142,19 @@ def slogdet_on_host(A: Any, positive: bool) -> tuple[Array, Array]:
 
 
 class SparseSolver(NamedTuple):
-    """Solves with the sparse matrices of one pattern, on the host."""
+    """Solves with the sparse matrices of one pattern, on the host. For a singular one, or where a
+    value is not finite, it gives NaN; or X itself, if it preconditions and need not be `exact`."""
 
     structure: Any
     positive: bool
+    exact: bool = True
 
     def solve(self, X: Any, form: str, data: Any) -> Any:
         """A^-1 X, or what `form` says, for the values of A."""
-        return solve_sparse(X, form, data, *self)
+        found = solve_sparse(X, form, data, self.structure, self.positive)
+        if self.exact:
+            return found
+        return np.where(np.isfinite(found).all(axis=(-2, -1), keepdims=True), found, X)
 
 
 class SparseInverse(LinearOperator):

@@ -216,7 +216,7 @@ def multiply_on_host(solver: Any, form: str, X: Array, *constants: Array) -> Arr
     )[0]
 
 
-class Inverse(LinearOperator):
+class Inverse(LinearOperator, init=False):
     """The inverse of A, applied by `factor`, an operator that multiplies by A^-1 (through
     triangular solves, say).
 
@@ -235,7 +235,7 @@ class Inverse(LinearOperator):
     A: LinearOperator
     factor: LinearOperator
 
-    def __new__(cls, A: LinearOperator, factor: LinearOperator) -> Any:
+    def __new__(cls, A: LinearOperator, factor: LinearOperator) -> Inverse:
         if A.shape[-1] != A.shape[-2] or factor.shape[-2:] != A.shape[-2:]:
             raise ShapeError(
                 f"Inverse: A is {A.shape[-2]}x{A.shape[-1]} and its factor "

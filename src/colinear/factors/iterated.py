@@ -18,8 +18,9 @@ from ..methods.iterate import Outcome, Products, described, refined, without_unk
 from ..methods.loop import NO_MONITOR, Monitor
 from ..methods.vectors import column_norms, status_of
 from ..operators import Diagonal, LinearOperator, Opaque, Sparse, Sum
-from ..operators.autograd import make_ready
+from ..operators.autograd import Linearised, make_ready
 from ..operators.context import Context, broadcast_batches
+from ..operators.shown import assembled
 from ..operators.tree import TEST_HOOKS, memo
 from ..properties import POSITIVE_SEMIDEFINITE
 from ..status import FIRST_FAILURE, Status, deliver, failed, state
@@ -37,11 +38,11 @@ from .runs import check_inner_failures, outcome_when_run, sampled_terms
 
 
 def _multiply(self: Any, X: Array) -> Array:
-    return self.solve(X, vector=False)
+    return self._solve(X, vector=False)
 
 
 def _multiply_vector(self: Any, x: Array) -> Array:
-    return self.solve(x[:, None], vector=True)[..., 0]
+    return self._solve(x[:, None], vector=True)[..., 0]
 
 
 class Iterated(LinearOperator):
@@ -85,7 +86,7 @@ class Iterated(LinearOperator):
 
     _matmat, _matvec = _multiply, _multiply_vector
 
-    def solve(self, B: Array, vector: bool) -> Array:
+    def _solve(self, B: Array, vector: bool) -> Array:
         """A^-1 B; reports how it went."""
         X, info = self.run(B, vector)
         return report(info, X)
@@ -280,6 +281,8 @@ def _product(A: LinearOperator, dtype: Any) -> Any:
     if isinstance(A, Sum) and not A.xp.is_functional:  # JAX compiles terms that are alike as one
         products = [_product(term, dtype) for term in A.operands]
         return lambda X: functools.reduce(operator.add, (product(X) for product in products))
+    if isinstance(A, Linearised) and not A.xp.is_functional:
+        return _until_assembled(A, dtype)
     block, vector = A._matmat, A._matvec
     if (
         isinstance(A, Sparse)
@@ -291,6 +294,25 @@ def _product(A: LinearOperator, dtype: Any) -> Any:
         # torch's matrix, made once: that costs a fifth of a product with 10,000 rows
         vector = A.S.__matmul__
     return lambda X: vector(X) if X.ndim == 1 else block(X)
+
+
+PRODUCTS_UNTIL_ASSEMBLED = 64  # of derivatives: about as many as it takes to assemble a matrix
+
+
+def _until_assembled(A: Linearised, dtype: Any) -> Any:
+    """A X by derivatives and, if there are many products, by the sparse matrix that has them, where
+    there is one. At worst that takes twice the time of the better of the two."""
+    multiply, count = A.__matmul__, 0
+
+    def product(X: Array) -> Array:
+        nonlocal multiply, count
+        count += 1
+        if count == PRODUCTS_UNTIL_ASSEMBLED:
+            S = assembled(A.A)
+            multiply = multiply if S is None else _product(S, dtype)
+        return multiply(X)
+
+    return product
 
 
 def _bounded(A: LinearOperator) -> Any:
@@ -409,7 +431,7 @@ class Attempts(LinearOperator):
     _transpose, _adjoint, _conj = TURNED
     _matmat, _matvec = _multiply, _multiply_vector
 
-    def solve(self, B: Array, vector: bool) -> Array:
+    def _solve(self, B: Array, vector: bool) -> Array:
         """A^-1 B; reports how it went."""
         X, info = self.run(B, vector)
         return report(info, X)

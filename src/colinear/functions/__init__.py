@@ -44,6 +44,8 @@ from .factorisations import cholesky, lu, qr
 from .factorisations.kept import factorize
 from .least_squares import lstsq, pinv
 from .least_squares.nullspace import nullspace
+from .low_rank import nystrom, rp_cholesky
+from .low_rank.sketches import cur, interpolative, range_finder
 from .matrix_functions import apply, exp, isqrt, log, power, sqrt
 from .singular import cond, norm, rank, svd
 from .solve import inv, solve
@@ -117,6 +119,7 @@ __all__ = [
     "cholesky", "lu", "qr", "factorize",
     "norm", "cond", "rank",
     "transpose", "adjoint", "conj", "to_dense",
+    "nystrom", "rp_cholesky", "range_finder", "interpolative", "cur",
 ]  # fmt: skip
 
 _METHODS = [

@@ -16,7 +16,7 @@ from .base import LinearOperator
 from .batch import take_batch
 from .context import NUMBERS, kind_of
 from .convert import as_operator, as_operators
-from .diagonal import Identity
+from .diagonal import Diagonal, Identity
 from .product import Product
 from .scaled import Scaled
 from .sliced import Sliced, check_range, pick, selection
@@ -63,7 +63,25 @@ def times(A: LinearOperator, B: Any) -> LinearOperator:
             return Scaled(B, A)
         if A.shape[-2:] != (1, 1):
             return Scaled(B[..., 0, 0], A)
+    if getattr(B, "ndim", 2) == 1:
+        raise ShapeError(
+            "*: with a vector x it is A x to SciPy and PyLops, and scales columns in NumPy, torch "
+            "and JAX. Write A @ x for the product, A @ Diagonal(x) to scale columns, Diagonal(x) @ A "
+            "to scale rows."
+        )
     return Hadamard(A, B)
+
+
+def add_diagonal(A: LinearOperator, d: Any) -> LinearOperator:
+    """A + diag(d); d may be a number, or one entry, for all of the diagonal."""
+    n = A.shape[-1]
+    if is_scalar(d):
+        return A + d * Identity(n)
+    if not hasattr(d, "shape"):  # a list
+        d = A.xp.asarray(d, **kind_of(A))
+    if d.shape[-1:] == (1,) and n != 1:
+        d = namespace_of(d).broadcast_to(d, (*d.shape[:-1], n))
+    return A + Diagonal(d)
 
 
 def divide(A: LinearOperator, c: Any) -> LinearOperator:

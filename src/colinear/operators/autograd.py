@@ -55,7 +55,7 @@ def _linearise_once(self: Any, is_planned: bool) -> LinearOperator:
     return self if kept is None else Linearised._of(self, kept)
 
 
-class Jacobian(LinearOperator):
+class Jacobian(LinearOperator, init=False):
     """The Jacobian of f at x: a product is a forward derivative, one with the adjoint a reverse
     one, a few evaluations of f each.
 
@@ -88,7 +88,7 @@ class Jacobian(LinearOperator):
     rows: int
     complex_outputs: bool
 
-    def __new__(cls, f: Callable, x: Any, parameters: tuple = ()) -> Any:
+    def __new__(cls, f: Callable, x: Any, parameters: tuple = ()) -> Jacobian:
         f, x, parameters, outputs, xp = _evaluated("Jacobian", f, x, parameters)
         outputs = _ravel(xp, outputs)
         if not xp.is_complex(outputs) and any(map(is_complex_number, arrays_in(x))):
@@ -140,7 +140,7 @@ class Jacobian(LinearOperator):
         return f"Jacobian({function_name(self.f)}, {'x'.join(map(str, self.shape))})"
 
 
-class Hessian(LinearOperator):
+class Hessian(LinearOperator, init=False):
     """The matrix of second derivatives of a scalar function f at x: a product is the forward
     derivative of a gradient.
 
@@ -172,7 +172,7 @@ class Hessian(LinearOperator):
     x: Any
     parameters: Any
 
-    def __new__(cls, f: Callable, x: Any, parameters: tuple = ()) -> Any:
+    def __new__(cls, f: Callable, x: Any, parameters: tuple = ()) -> Hessian:
         f, x, parameters, outputs, xp = _evaluated("Hessian", f, x, parameters)
         outputs = _ravel(xp, outputs)
         if outputs.shape[0] != 1:
@@ -210,7 +210,7 @@ class Hessian(LinearOperator):
         return f"Hessian({function_name(self.f)}, {'x'.join(map(str, self.shape))})"
 
 
-class GaussNewton(LinearOperator):
+class GaussNewton(LinearOperator, init=False):
     """The Gauss-Newton matrix `J^T H J` of `loss(f(x))`: J the Jacobian of f at x, H the Hessian of
     the loss at f(x).
 
@@ -258,7 +258,7 @@ class GaussNewton(LinearOperator):
         x: Any,
         parameters: tuple = (),
         loss_parameters: tuple = (),
-    ) -> Any:
+    ) -> GaussNewton:
         if not callable(loss):
             raise TypeError(
                 "GaussNewton: the loss must be a function of f's outputs, not "

@@ -18,7 +18,7 @@ from .tree import Shape, conjugate_leaves, memo
 # A matrix of a few diagonals.
 
 
-class Banded(LinearOperator):
+class Banded(LinearOperator, init=False):
     """The matrix with these diagonals, as `scipy.sparse.diags_array` builds it. A product costs 2
     flops per stored number.
 
@@ -212,7 +212,7 @@ def scatter_dense(A: LinearOperator, values: Array, places: Any) -> Array:
 # A matrix of three diagonals.
 
 
-class Tridiagonal(LinearOperator):
+class Tridiagonal(LinearOperator, init=False):
     """The square matrix with these three diagonals. A product costs 6 n flops, a solve O(n).
 
     Parameters

@@ -17,7 +17,7 @@ from those two, and may be replaced by the family's own formula:
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform, overload
 
 import numpy as np
 
@@ -44,7 +44,7 @@ from .context import (
     promoted,
     spread,
 )
-from .protocols import Protocols
+from .protocols import ArrayT, Protocols
 from .tree import (
     KINDS,
     TEST_HOOKS,
@@ -56,14 +56,23 @@ from .tree import (
     bytes_in,
     inside_out,
     memo,
-    own_annotations,
+    own_fields,
     tell_watchers,
 )
 
 _FAMILIES: list[type[LinearOperator]] = []
 
+if TYPE_CHECKING:
 
-class LinearOperator(Tree, Protocols):
+    class Kind(type):  # type checkers know no other way to say that `Sum[LowRank, Diagonal]` is one
+        def __getitem__(cls, children: Any) -> Pattern: ...
+
+else:
+    Kind = type
+
+
+@dataclass_transform(eq_default=False, frozen_default=True)
+class LinearOperator(Tree, Protocols, metaclass=Kind):
     """A linear map between finite-dimensional spaces, real or complex, possibly a batch of them.
 
     Attributes
@@ -120,7 +129,8 @@ class LinearOperator(Tree, Protocols):
 
     # ------------------------------------------------------------------ classes and instances
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, init: bool = True, **options: Any) -> None:
+        """`init=False` tells type checkers that the class has a `__new__` of its own."""
         super().__init_subclass__(**options)
         if LinearOperator not in cls.__bases__:
             raise TypeError(
@@ -128,10 +138,11 @@ class LinearOperator(Tree, Protocols):
                 "compose instead."
             )
         cls._is_root, cls._is_own = False, calls.is_own(cls)
-        shared = ("ClassVar", "typing.ClassVar")
-        own = {k: a for k, a in own_annotations(cls).items() if not str(a).startswith(shared)}
-        has_init = "__new__" not in cls.__dict__
-        dataclasses.dataclass(frozen=True, eq=False, repr=False, init=has_init)(cls)
+        own = own_fields(cls)
+        for name in own.keys() - cls.__dict__.keys():
+            setattr(cls, name, dataclasses.field())  # the base's method of that name is no default
+        has_new = "__new__" in cls.__dict__
+        dataclasses.dataclass(frozen=True, eq=False, repr=False, init=not has_new)(cls)
         cls._fields = tuple(own)
         if "__init__" in cls.__dict__:
             cls.__setattr__ = _set_field_once  # type: ignore[method-assign]
@@ -334,31 +345,20 @@ class LinearOperator(Tree, Protocols):
         `BatchSum` multiplies by."""
         return namespace_of(X).sum(self @ X, axis=axis - 2)
 
-    # ------------------------------------------------------------------ sums by their terms: see te
-
-    @property
-    def _term_count(self) -> int:
-        """How many terms a sum has; 1 of what is no sum."""
-        return 1
-
-    def _some_terms(self, indices: Array, weights: Array) -> LinearOperator:
-        """sum_k weights[k] A_indices[k], as an operator."""
-        raise TypeError(f"{type(self).__name__} is no sum of terms.")
-
-    @property
-    def _has_rows(self) -> bool:
-        return type(self)._rows is not LinearOperator._rows
-
-    def _rows(self, indices: Array) -> LinearOperator:
-        """The rows of these indices, which may be traced, as an operator."""
-        raise TypeError(f"{type(self).__name__} has no rows to take.")
-
+    @overload
+    def __matmul__(self, other: LinearOperator) -> LinearOperator: ...
+    @overload
+    def __matmul__(self, other: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]: ...
+    @overload
+    def __matmul__(self, other: ArrayT) -> ArrayT: ...
+    @overload
+    def __matmul__(self, other: Any) -> Any: ...
     def __matmul__(self, other: Any) -> Any:
         if isinstance(other, LinearOperator):
             return algebra.Product(self, other)
         if type(other) is not np.ndarray or other.dtype is not self._usual_dtype:
-            if calls._is_strict is not None and calls.are_strict():
-                return calls.ordinary(self.__matmul__, other)
+            if calls._is_strict is not None and calls.are_strict(self):
+                return calls.ordinary(type(self).__matmul__, self, other)
             other = self._right_side(other)
             if isinstance(other, LinearOperator):
                 return self @ other

@@ -32,7 +32,7 @@ from .tree import (
 # without a million objects.
 
 
-class BatchSum(LinearOperator):
+class BatchSum(LinearOperator, init=False):
     """`sum_i A[i]` over the batch dimension `axis` of A.
 
     Examples
@@ -50,7 +50,7 @@ class BatchSum(LinearOperator):
     A: LinearOperator
     axis: int
 
-    def __new__(cls, A: Any, axis: int = 0) -> Any:
+    def __new__(cls, A: Any, axis: int = 0) -> LinearOperator:  # type: ignore[misc]
         A = as_operator(A)
         batch = len(A.shape) - 2
         if batch == 0:

@@ -33,7 +33,7 @@ MANY_BLOCKS = 8  # from which that is so
 TRACED_BLOCK_ENTRIES = 2**16
 
 
-class BlockDiag(LinearOperator):
+class BlockDiag(LinearOperator, init=False):
     """Operators along the diagonal, zeros elsewhere. The blocks need not be square.
 
     Examples
@@ -46,7 +46,7 @@ class BlockDiag(LinearOperator):
 
     operands: tuple[LinearOperator, ...]
 
-    def __new__(cls, *operands: Any) -> Any:
+    def __new__(cls, *operands: Any) -> LinearOperator:  # type: ignore[misc]
         given = operator_list("BlockDiag", operands)
         blocks = flattened(BlockDiag, given)
         batch = common_batch("BlockDiag", blocks)
@@ -132,7 +132,7 @@ class BlockDiag(LinearOperator):
         return f"BlockDiag({', '.join(shown)}{more})"
 
 
-class Block(LinearOperator):
+class Block(LinearOperator, init=False):
     """A grid of operators, `Block([[A, B], [C, D]])`; None stands for a zero block.
 
     Examples
@@ -145,7 +145,7 @@ class Block(LinearOperator):
 
     blocks: tuple[tuple[LinearOperator, ...], ...]
 
-    def __new__(cls, blocks: Any) -> Any:
+    def __new__(cls, blocks: Any) -> LinearOperator:  # type: ignore[misc]
         grid = _checked_grid(blocks)
         everything = [A for row in grid for A in row]
         common_batch("Block", everything)

@@ -236,6 +236,19 @@ def move(
     return _Move(target, device, wanted, stays_neutral).tree(A)
 
 
+def require_gradients(A: LinearOperator, requires_grad: bool) -> LinearOperator:
+    """A, whose arrays of floats torch differentiates with respect to, or no longer."""
+    if A.backend != "torch":
+        raise BackendError(
+            f"requires_grad_: the operator is {A.backend}'s, and only torch's arrays have the flag. "
+            + ("Use jax.grad." if A.backend == "jax" else "Move it first: A.to('torch').")
+        )
+    for leaf in A.arrays():
+        if A.xp.is_floating(leaf):
+            leaf.requires_grad_(requires_grad)
+    return A
+
+
 def sort_places(places: Iterable[Any], dtype: Any) -> tuple[Any, Any, Any]:
     """Framework, device and dtype of `A.to(place, place)`, each known by its type or, if text,
     by its name."""

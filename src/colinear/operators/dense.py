@@ -15,7 +15,7 @@ from .tree import Shape, conjugate_leaves, memo
 # A matrix that is stored.
 
 
-class Dense(LinearOperator):
+class Dense(LinearOperator, init=False):
     """The operator of a matrix, or of a stack of matrices.
 
     A product costs 2 m n flops. The array is kept as it is, not copied.
@@ -51,6 +51,13 @@ class Dense(LinearOperator):
     _conj = conjugate_leaves
 
     def _matmat(self, X: Array) -> Array:
+        if self.xp.is_functional and (X.ndim == 1 or X.shape[-1] == 1):
+            transposed = self.__dict__.get("_transpose_of")
+            if isinstance(transposed, Dense):  # x^T A^T: XLA would copy A to multiply one vector
+                xp, A = self.xp, transposed.A
+                if X.ndim == 1:
+                    return xp.matmul(X, A)
+                return xp.matrix_transpose(xp.matmul(xp.matrix_transpose(X), A))
         return self.xp.matmul(self.A, X)
 
     _matvec = _matmat  # matmul's rule for a 1-D right side is ours
@@ -79,7 +86,7 @@ class Dense(LinearOperator):
 # A triangular matrix, read from one half of a stored one.
 
 
-class Triangular(LinearOperator):
+class Triangular(LinearOperator, init=False):
     """The lower or upper triangle of a matrix. The other half is never read, whatever it holds.
 
     A product costs n^2 flops, a solve as many.

@@ -38,7 +38,7 @@ from .tree import Scalar, Shape, conjugate_leaves, itself, memo
 # A diagonal matrix.
 
 
-class Diagonal(LinearOperator):
+class Diagonal(LinearOperator, init=False):
     """diag(d). A product costs n flops.
 
     Parameters
@@ -100,7 +100,7 @@ def size(value: Any, what: str) -> int:
     return n
 
 
-class Identity(LinearOperator):
+class Identity(LinearOperator, init=False):
     """The identity of n dimensions. A product costs nothing, and returns its right side.
 
     Parameters
@@ -143,7 +143,7 @@ class Identity(LinearOperator):
         return f"Identity({self.n})"
 
 
-class ScaledIdentity(LinearOperator):
+class ScaledIdentity(LinearOperator, init=False):
     """c I of n dimensions. A product costs n flops.
 
     Parameters
@@ -272,7 +272,7 @@ def scalar_of(shift: Any) -> Any:
 # The zero map.
 
 
-class Zero(LinearOperator):
+class Zero(LinearOperator, init=False):
     """The m x n matrix of zeros, which holds nothing.
 
     Parameters

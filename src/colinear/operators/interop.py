@@ -35,6 +35,8 @@ Handler = Callable[..., Any]
 def torch_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Answer a torch function that was called with an operator."""
     name = _torch_name(func)
+    if kwargs:
+        args, kwargs = _placed_arguments(args, kwargs)
     is_swapped = name == "matmul" and not isinstance(args[0], LinearOperator)
     if is_swapped and not backends.get("torch").tells_sides():
         raise BackendError(
@@ -110,7 +112,7 @@ def _first_operator(args: Any) -> Any:
 
 _SPELLINGS = {
     "dim": "axis",
-    "dim0": "axis1",
+    "dim0": "axis0",
     "dim1": "axis1",
     "dim2": "axis2",
     "keepdim": "keepdims",
@@ -138,6 +140,23 @@ def _sorted_arguments(
     return tuple(given[name] for name in required), {
         name: given[name] for name in given if name not in required
     }
+
+
+# what torch calls the first argument and the second, which may be given by name
+_TORCH_PLACES = ("input", "A", "tensors"), ("other", "B", "n", "mat2", "vec")
+
+
+def _placed_arguments(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments that torch requires in their places, and the rest by name."""
+    rest = dict(kwargs)
+    for names in _TORCH_PLACES[len(args) :]:
+        given = [name for name in names if name in rest]
+        if not given:
+            break
+        args = (*args, rest.pop(given[0]))
+    return args, rest
 
 
 # ------------------------------------------------------------------ arithmetic
@@ -206,6 +225,23 @@ def _solve(A: Any, B: Any, /, *, left: bool = True) -> Any:
     if left:
         return our_function("solve")(A, B)
     return _matmul(B, our_function("inv")(A))  # X A = B
+
+
+def inv_quad_logdet(
+    A: LinearOperator, b: Any, logdet: bool, reduce_inv_quad: bool, method: Any
+) -> tuple[Any, Any]:
+    """b^H A^-1 b and log|det A|; zero of what is not asked for."""
+    zero = A.xp.zeros(A.batch_shape, **kind_of(A))
+    if b is None:
+        return zero, our_function("logdet")(A, method) if logdet else zero
+    if logdet:
+        X, logarithm = our_function("solve_and_logdet")(A, b, method)
+    else:
+        X, logarithm = our_function("solve")(A, b, method), zero
+    products = A.xp.conj(A.xp.asarray(b)) * X
+    quadratic = A.xp.sum(products, axis=-1 if products.ndim == 1 else -2)
+    is_column = reduce_inv_quad and products.ndim > 1
+    return A.xp.sum(quadratic, axis=-1) if is_column else quadratic, logarithm
 
 
 def _solve_triangular(
@@ -341,18 +377,23 @@ def _transpose(A: Any, /, *axes: Any, **named: Any) -> Any:
     return A.T
 
 
-def _sum(A: Any, /, axis: Any = None) -> Any:
+def _sum(A: Any, /, axis: Any = None, keepdims: bool = False) -> Any:
     """The sums of rows (axis -1) or columns (axis -2), or of all entries, by one product with
     ones."""
-    side = None if axis is None or isinstance(axis, tuple) else axis % A.ndim - A.ndim
-    if side not in (None, -1, -2) or (side is None and A.ndim > 2):
+    axes = range(A.ndim) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
+    places = {place % A.ndim - A.ndim for place in axes}
+    side = places.pop() if len(places) == 1 else None  # None: of all entries
+    if side not in (None, -1, -2) or (side is None and (A.ndim > 2 or len(places) != 2)):
         raise TypeError(
             "sum: of an operator the rows (axis=-1) or columns (axis=-2) can be added up; "
             "BatchSum(A) adds a batch."
         )
     B = A.T if side == -2 else A
     sums = B @ B.xp.ones((B.shape[-1],), **kind_of(B))
-    return B.xp.sum(sums) if side is None else sums
+    found = B.xp.sum(sums) if side is None else sums
+    if not keepdims:
+        return found
+    return B.xp.expand_dims(found, side) if side else B.xp.reshape(found, (1, 1))
 
 
 def _concatenate(operators: Any, /, axis: int = 0) -> Any:

@@ -20,7 +20,7 @@ from .tree import Shape, arrays_in, memo
 MEMORY_BUDGET = 2**27
 
 
-class Kernel(LinearOperator):
+class Kernel(LinearOperator, init=False):
     """The matrix with the entries `k(x_i, y_j)`, multiplied in blocks of rows.
 
     A product costs one evaluation of all entries and O(block * n) memory, its derivative with
@@ -71,7 +71,7 @@ class Kernel(LinearOperator):
 
     def __new__(
         cls, k: Callable, X: Any, Y: Any = None, parameters: tuple = (), block: int | None = None
-    ) -> Any:
+    ) -> Kernel:
         if not callable(k):
             raise TypeError(
                 f"Kernel: k must be a function of two sets of points, not {type(k).__name__}."

@@ -20,7 +20,7 @@ from .scaled import Scaled, pull_scalars, unscaled
 from .tree import Shape, infer_sum, known_of_sum, memo, operand_images, shared
 
 
-class Kronecker(LinearOperator):
+class Kronecker(LinearOperator, init=False):
     """The Kronecker product of operators, `numpy.kron` of their matrices.
 
     A product with a vector costs one product with each factor, for blocks of the remaining sizes:
@@ -37,7 +37,7 @@ class Kronecker(LinearOperator):
 
     operands: tuple[LinearOperator, ...]
 
-    def __new__(cls, *operands: Any) -> Any:
+    def __new__(cls, *operands: Any) -> LinearOperator:  # type: ignore[misc]
         given = operator_list("Kronecker", operands)
         scalar, parts = pull_scalars(given)
         factors = flattened(Kronecker, parts)
@@ -106,7 +106,7 @@ class Kronecker(LinearOperator):
         return " ⊗ ".join(bracketed(A, "⊗") for A in self.operands)
 
 
-class KroneckerSum(LinearOperator):
+class KroneckerSum(LinearOperator, init=False):
     """The Kronecker sum `A ⊗ I + I ⊗ B` (and so on for more) of square operators: Laplacians on
     grids, for example.
 
@@ -119,7 +119,7 @@ class KroneckerSum(LinearOperator):
 
     operands: tuple[LinearOperator, ...]
 
-    def __new__(cls, *operands: Any) -> Any:
+    def __new__(cls, *operands: Any) -> LinearOperator:  # type: ignore[misc]
         given = operator_list("KroneckerSum", operands)
         for A in given:
             if A.shape[-1] != A.shape[-2]:

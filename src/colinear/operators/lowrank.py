@@ -14,7 +14,7 @@ from .tree import Shape, conjugate_leaves, memo
 # Low-rank matrices, U core V^H, kept as their factors.
 
 
-class LowRank(LinearOperator):
+class LowRank(LinearOperator, init=False):
     """The matrix `U core V^H`. A product with a vector costs O((m + n) r).
 
     Parameters
@@ -44,7 +44,7 @@ class LowRank(LinearOperator):
     V: Array | None
     core: Array | None
 
-    def __new__(cls, U: Any, V: Any = None, core: Any = None) -> Any:
+    def __new__(cls, U: Any, V: Any = None, core: Any = None) -> LowRank:
         if V is None and core is None and (U := as_array(U, "LowRank")).ndim >= 2:
             shape = (*U.shape[:-1], U.shape[-2])
             return of_array(cls, "U", U, shape, V=None, core=None)
@@ -161,7 +161,7 @@ class LowRank(LinearOperator):
 # Orthogonal projections, Q Q^H.
 
 
-class Projection(LinearOperator):
+class Projection(LinearOperator, init=False):
     """The orthogonal projection `Q Q^H` onto the range of Q, whose columns must be orthonormal. A
     product costs O(n r).
 
@@ -182,7 +182,7 @@ class Projection(LinearOperator):
 
     Q: Array
 
-    def __new__(cls, Q: Any) -> Any:
+    def __new__(cls, Q: Any) -> Projection:
         Q = as_array(Q, "Projection: Q", min_ndim=2)
         n, r = Q.shape[-2:]
         if r > n:
@@ -218,7 +218,7 @@ class Projection(LinearOperator):
 # Householder reflections, I - 2 v v^H / (v^H v).
 
 
-class Householder(LinearOperator):
+class Householder(LinearOperator, init=False):
     """The reflection `I - 2 v v^H / (v^H v)`; v need not be normalised, and v = 0 gives the
     identity. A product costs O(n).
 
@@ -235,7 +235,7 @@ class Householder(LinearOperator):
 
     v: Array
 
-    def __new__(cls, v: Any) -> Any:
+    def __new__(cls, v: Any) -> Householder:
         return cls._of(as_array(v, "Householder: v", min_ndim=1))
 
     @property

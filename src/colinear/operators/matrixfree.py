@@ -19,7 +19,7 @@ from .tree import Shape, infer_operand, memo, operand_shape, wrapper_images
 # Operators known only by what they do: a function that multiplies.
 
 
-class MatrixFree(LinearOperator):
+class MatrixFree(LinearOperator, init=False):
     """The operator that multiplies by calling a function.
 
     Parameters
@@ -37,6 +37,9 @@ class MatrixFree(LinearOperator):
     like : array, operator or framework's name, optional
         Whose framework, dtype and device to take. Without it, the parameters'; without parameters,
         those of what it multiplies.
+    matvec, rmatvec : callable, optional
+        Instead of `matmat` and `rmatmat`: functions of one vector, (*batch, n), which are called
+        for each column of a block. Where it can be written, a function of a block is faster.
     parameters : tuple
         Arrays, operators, or nests of tuples and dicts of them: leaves, so that gradients reach
         them. What the functions close over and torch or JAX differentiates or traces is found and
@@ -60,13 +63,20 @@ class MatrixFree(LinearOperator):
 
     def __new__(
         cls,
-        matmat: Callable,
-        shape: Any,
+        matmat: Callable | None = None,
+        shape: Any = None,
         dtype: Any = None,
         rmatmat: Callable | None = None,
         like: Any = None,
         parameters: tuple = (),
-    ) -> Any:
+        *,
+        matvec: Callable | None = None,
+        rmatvec: Callable | None = None,
+    ) -> MatrixFree:
+        matmat = _either("matmat", matmat, "matvec", matvec)
+        rmatmat = _either("rmatmat", rmatmat, "rmatvec", rmatvec)
+        if matmat is None:
+            raise TypeError("MatrixFree: give matmat=, or matvec= if it takes one vector only.")
         for name, given in (
             ("matmat", matmat),
             ("rmatmat", matmat if rmatmat is None else rmatmat),
@@ -164,6 +174,32 @@ class MatrixFree(LinearOperator):
         return f"MatrixFree({function_name(self.multiply)}, {'x'.join(map(str, self.shape))})"
 
 
+class _EachColumn:
+    """A function of blocks that calls one of vectors for each column."""
+
+    def __init__(self, function: Callable):
+        self.__name__, self.function = function_name(function), function
+
+    def __call__(self, X: Array, *parameters: Any) -> Array:
+        xp, count = namespace_of(X), X.shape[-1]
+        columns = X if count else xp.zeros((*X.shape[:-1], 1), dtype=X.dtype)
+        images = [self.function(columns[..., i], *parameters) for i in range(max(count, 1))]
+        return xp.stack([xp.asarray(image) for image in images], axis=-1)[..., :count]
+
+
+def _either(block: str, matmat: Any, vector: str, matvec: Any) -> Any:
+    """The function of blocks that was given, or made of one of vectors."""
+    if matvec is None:
+        return matmat
+    if matmat is not None:
+        raise TypeError(f"MatrixFree: give {block}= or {vector}=, not both.")
+    if not callable(matvec):
+        raise TypeError(
+            f"MatrixFree: {vector} must be a function of a vector, not {type(matvec).__name__}."
+        )
+    return _EachColumn(matvec)
+
+
 def _hoisted(A: MatrixFree, xp: Any) -> MatrixFree:
     """A with what its functions close over, as far as the framework follows it, among its
     parameters."""
@@ -253,12 +289,12 @@ def function_name(function: Any) -> str:
 # it.
 
 
-class Opaque(LinearOperator):
+class Opaque(LinearOperator, init=False):
     """What `opaque(A)` returns: multiplies as A does; no rule sees inside."""
 
     A: LinearOperator
 
-    def __new__(cls, A: Any) -> Any:
+    def __new__(cls, A: Any) -> LinearOperator:  # type: ignore[misc]
         return opaque(A)
 
     shape, _infer = operand_shape, infer_operand

@@ -41,7 +41,7 @@ class Cut(NamedTuple):
     same: bool  # whether L is R^H
 
 
-class Product(LinearOperator):
+class Product(LinearOperator, init=False):
     """The product of operators: nested products are flattened, scalars pulled out, identities
     dropped, neighbouring diagonals, permutations and fitting Kronecker products merged.
 
@@ -58,7 +58,7 @@ class Product(LinearOperator):
 
     operands: tuple[LinearOperator, ...]
 
-    def __new__(cls, *operands: Any) -> Any:
+    def __new__(cls, *operands: Any) -> LinearOperator:  # type: ignore[misc]
         factors = operator_list("Product", operands)
         if len(factors) == 1:
             return factors[0]

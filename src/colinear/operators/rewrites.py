@@ -108,7 +108,7 @@ flops = operator.attrgetter("flops")
 # --------------------------------------------------------------------------------------------------
 
 
-@rewrite(Scaled[Circulant | Convolution])  # type: ignore[misc]
+@rewrite(Scaled[Circulant | Convolution])
 def multiple_of_kernel(A: Any) -> LinearOperator:
     """c C has the column, or the kernel, of C times c"""
     c, C = unscaled(A)
@@ -117,7 +117,7 @@ def multiple_of_kernel(A: Any) -> LinearOperator:
     return Convolution._of(times(c, C.kernel, len(C.grid)), C.grid, C.boundary, C.origin)
 
 
-@rewrite(Scaled[BlockDiag | KroneckerSum])  # type: ignore[misc]
+@rewrite(Scaled[BlockDiag | KroneckerSum])
 def multiple_of_parts(A: Any) -> LinearOperator:
     """c diag(A, B) = diag(c A, c B), and c (A ⊕ B) = c A ⊕ c B"""
     return type(A.A)(*(Scaled(A.scalar, part) for part in A.A.operands))
@@ -139,7 +139,7 @@ def are_few_terms(A: Any) -> bool:
     return A.terms * min(A.A.U.shape[-1], A.A._right.shape[-1]) < min(A.shape[-2:])
 
 
-@rewrite(BatchSum[LowRank], when=are_few_terms)  # type: ignore[misc]
+@rewrite(BatchSum[LowRank], when=are_few_terms)
 def sum_of_low_ranks(A: Any) -> LinearOperator:
     """Σ_i U_i C_i V_i^H is of low rank: all factors side by side"""
     L = A.A
@@ -198,7 +198,7 @@ def are_on_one_grid(A: Any) -> bool:
     )
 
 
-@rewrite(Sum[Convolution | Scaled[Convolution], ...], when=are_on_one_grid, cost=flops)  # type: ignore[misc]
+@rewrite(Sum[Convolution | Scaled[Convolution], ...], when=are_on_one_grid, cost=flops)
 def sum_of_convolutions(A: Any) -> LinearOperator:
     """Kernels on one grid add up, and c I has the kernel c δ"""
     xp, parts = A.xp, [unscaled(term) for term in A.operands]
@@ -234,10 +234,10 @@ def are_toeplitz(A: Any) -> bool:
     return A.shape[-1] == A.shape[-2] and all(isinstance(B, TOEPLITZ) or is_line(B) for B in inner)
 
 
-CONSTANT: Any = Toeplitz | Circulant | Scaled[Toeplitz | Circulant]  # type: ignore[misc]
+CONSTANT: Any = Toeplitz | Circulant | Scaled[Toeplitz | Circulant]
 
 
-@rewrite(Sum[CONSTANT, ...], when=are_toeplitz, cost=flops)  # type: ignore[misc]
+@rewrite(Sum[CONSTANT, ...], when=are_toeplitz, cost=flops)
 def sum_of_toeplitz(A: Any) -> LinearOperator:
     """S + T is a Toeplitz matrix as S and T are, circulant if both are"""
     xp, shape, parts = A.xp, A.shape[:-1], [unscaled(term) for term in A.operands]
@@ -342,7 +342,7 @@ def are_of_one_partition(A: Any) -> bool:
     return all(each == sizes[0] for each in sizes) and all(m == n for m, n in sizes[0])
 
 
-@rewrite(Sum[BlockDiag, BlockDiag | DIAGONAL], when=are_of_one_partition)  # type: ignore[misc]
+@rewrite(Sum[BlockDiag, BlockDiag | DIAGONAL], when=are_of_one_partition)
 def sum_of_block_diagonals(A: Any) -> LinearOperator:
     """diag(A, B) + diag(C, D) = diag(A + C, B + D); blocks are definite where the whole is"""
     whole = next(term for term in A.operands if isinstance(term, BlockDiag))
@@ -368,7 +368,7 @@ def _blocks(term: Any, sizes: list[int], A: LinearOperator) -> Any:
 # --------------------------------------------------------------------------------------------------
 
 
-KRONECKER: Any = Kronecker | Scaled[Kronecker]  # type: ignore[misc]
+KRONECKER: Any = Kronecker | Scaled[Kronecker]
 
 
 def share_factors(A: Any) -> bool:
@@ -377,7 +377,7 @@ def share_factors(A: Any) -> bool:
     return places is not None and len(places) <= 1
 
 
-@rewrite(Sum[KRONECKER, KRONECKER, ...], when=share_factors, cost=flops)  # type: ignore[misc]
+@rewrite(Sum[KRONECKER, KRONECKER, ...], when=share_factors, cost=flops)
 def sum_of_kroneckers(A: Any) -> LinearOperator:
     """A ⊗ B + A ⊗ C = A ⊗ (B + C)"""
     (at,), terms = differing_factors(A) or [-1], kronecker_terms(A)
@@ -404,7 +404,7 @@ def are_beside_identities(A: Any) -> bool:
     return all(len(own) == 1 for own in places) and len(set(map(tuple, places))) == len(sizes[0])
 
 
-@rewrite(Sum[KRONECKER, KRONECKER, ...], when=are_beside_identities, cost=flops)  # type: ignore[misc]
+@rewrite(Sum[KRONECKER, KRONECKER, ...], when=are_beside_identities, cost=flops)
 def sum_beside_identities(A: Any) -> LinearOperator:
     """a A ⊗ I + b I ⊗ B + C = a A ⊕ b B + C"""
     terms = list(zip(_places_beside_identities(A), kronecker_terms(A)))
@@ -419,7 +419,7 @@ def sum_beside_identities(A: Any) -> LinearOperator:
 # --------------------------------------------------------------------------------------------------
 
 
-@rewrite(Sum[Tridiagonal, DIAGONAL])  # type: ignore[misc]
+@rewrite(Sum[Tridiagonal, DIAGONAL])
 def sum_with_diagonal(A: Any) -> LinearOperator:
     """T + D is tridiagonal as T is"""
     T, D = arrange(A, Tridiagonal, DIAGONAL)
@@ -427,7 +427,7 @@ def sum_with_diagonal(A: Any) -> LinearOperator:
     return Tridiagonal._of(T.lower, T.diag + d, T.upper)
 
 
-@rewrite(Sum[Sparse | BAND, Sparse | BAND | DIAGONAL])  # type: ignore[misc]
+@rewrite(Sum[Sparse | BAND, Sparse | BAND | DIAGONAL])
 @rewrite(Sum, when=is_sparse)
 def sum_of_sparse(A: Any) -> LinearOperator:
     """A + B is sparse as A and B are, or of one band if they are"""

@@ -30,7 +30,7 @@ from .printing import bracketed, number_text
 from .tree import Scalar, conjugate, entrywise_flops, images, memo, sole_operand
 
 
-class Scaled(LinearOperator):
+class Scaled(LinearOperator, init=False):
     """The operator `c A`.
 
     Parameters
@@ -50,7 +50,7 @@ class Scaled(LinearOperator):
     scalar: Scalar
     A: LinearOperator
 
-    def __new__(cls, scalar: Any, A: Any) -> Any:
+    def __new__(cls, scalar: Any, A: Any) -> LinearOperator:  # type: ignore[misc]
         A = A if isinstance(A, LinearOperator) else as_operator(A)
         if isinstance(A, Scaled):
             scalar, A = multiply_scalars(scalar, A.scalar), A.A

@@ -4,6 +4,8 @@ remembered for one call."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Collection
 from itertools import pairwise
 from typing import Any
 
@@ -153,6 +155,16 @@ def _assemble_if_seen(A: LinearOperator) -> Sparse | None:
 
 
 def _assemble(A: LinearOperator) -> Sparse | None:
+    """The matrix of A by products with vectors, and A^H by some more; None if it was not found."""
+    found = _find_diagonals(A)
+    if found is None:
+        return None
+    S = found[1]
+    return Sparse._of(A.xp.asarray(S.data, **kind_of(A)), S.structure)
+
+
+def _find_diagonals(A: LinearOperator) -> tuple[set[int], Sparse] | None:
+    """The k of all entries (i, i - k) of A, and its matrix on the host."""
     (m, n), random = A.shape[-2:], np.random.default_rng(0)
     W = random.standard_normal((n, 2))
     chosen = random.permutation(n)[:UNIT_COLUMNS]
@@ -167,7 +179,7 @@ def _assemble(A: LinearOperator) -> Sparse | None:
         bound = ROUNDINGS * A.xp.eps(A.dtype) * np.max(S._map(abs) @ abs(W))
         wrong = np.flatnonzero(~(error <= bound))
         if not len(wrong):
-            return Sparse._of(A.xp.asarray(S.data, **kind_of(A)), S.structure)
+            return offsets, S
         if A.backend == "numpy" and getattr(A, "multiply_adjoint", True) is None:
             return None
         chosen = random.choice(wrong, min(UNIT_COLUMNS, len(wrong)), replace=False)
@@ -191,19 +203,96 @@ def _product(xp: Any, A: LinearOperator, X: Array) -> Array:
 
 def _with_diagonals(A: LinearOperator, offsets: set[int]) -> Sparse | None:
     """The matrix of A, on the host, if it has entries (i, i - k) for these k alone."""
-    m, n = A.shape[-2:]
-    k = np.array(sorted(offsets, reverse=True), dtype=np.int64)  # so that columns ascend in a row
-    sizes = range(max(1, len(k)), 4 * MOST_DIAGONALS)
-    p = next((p for p in sizes if len(set((k % p).tolist())) == len(k)), None)
-    if p is None or n * p > MOST_SEEDED:
+    p = _residues(offsets, A.shape[-1])
+    if p is None:
         return None
-    Y = _multiply(A, np.arange(n)[:, None] % p == np.arange(p))
-    i = np.arange(m)[:, None]
-    j = i - k
-    values = np.where((j >= 0) & (j < n), Y[i, j % p], 0)
+    places = structure_of_diagonals(tuple(sorted(offsets)), *A.shape[-2:])
+    Y = _multiply(A, _seeds(A.shape[-1], p))
+    values = Y[places.rows, places.columns % p]
     is_entry = values != 0
-    starts = np.concatenate([[0], np.cumsum(is_entry.sum(axis=1))])
-    return Sparse._of(values[is_entry], SparseStructure(starts, j[is_entry], (m, n)))
+    starts = np.concatenate([[0], np.cumsum(is_entry)])[places.indptr]
+    structure = SparseStructure(starts, places.columns[is_entry], places.shape)
+    return Sparse._of(values[is_entry], structure)
+
+
+def _residues(offsets: Collection[int], n: int) -> int | None:
+    """The least p modulo which these numbers differ: columns j and j + p are not met by one row."""
+    sizes = range(max(1, len(offsets)), 4 * MOST_DIAGONALS)
+    p = next((p for p in sizes if len({k % p for k in offsets}) == len(offsets)), None)
+    return None if p is None or n * p > MOST_SEEDED else p
+
+
+def _seeds(n: int, p: int) -> Any:
+    """The sums of the unit vectors of each residue modulo p, as columns."""
+    return np.arange(n)[:, None] % p == np.arange(p)
+
+
+@functools.lru_cache(maxsize=4)
+def structure_of_diagonals(offsets: tuple[int, ...], m: int, n: int) -> SparseStructure:
+    """All (i, i - k) inside an m x n matrix. What is known of it, an order to eliminate in, serves
+    all that have it."""
+    j = np.arange(m)[:, None] - np.array(offsets[::-1], dtype=np.int64)  # ascending in a row
+    is_inside = (j >= 0) & (j < n)
+    starts = np.concatenate([[0], np.cumsum(is_inside.sum(axis=1))])
+    return SparseStructure(starts, j[is_inside], (m, n))
+
+
+# The same in a program, which knows no values when it is made.
+
+
+def diagonals_in_program(A: LinearOperator) -> tuple[int, ...] | None:
+    """The k of the entries (i, i - k) that A should have when a program runs; None if they are not
+    few, or if A can be seen now.
+
+    They are those of the same function at other points: numbers that are drawn stand for what is
+    not known yet. A function that branches may have others where the program takes it.
+    """
+    is_small = min(A.shape[-2:]) < FEWEST_ROWS_ASSEMBLED
+    if A.batch_shape or A.is_neutral or not A.xp.is_functional or is_small:
+        return None
+    return once_in_call(A, "_diagonals_in_program", lambda: _diagonals_elsewhere(A.detach()))
+
+
+def _diagonals_elsewhere(A: LinearOperator) -> tuple[int, ...] | None:
+    xp, arrays = A.xp, A.arrays()
+    is_hidden = any(map(xp.is_traced, arrays))
+    if not is_hidden or A.dtype.itemsize <= 2 or A.shape[-1] * UNIT_COLUMNS > MOST_SEEDED:
+        return None
+    # positive, since logarithms and roots have them; then of both signs, since there may be branches
+    offsets = _diagonals_at(A, _stand_ins(xp, arrays, 0.5))
+    if offsets is None:
+        return None
+    offsets |= _diagonals_at(A, _stand_ins(xp, arrays, -1.5)) or set()
+    is_few = len(offsets) <= MOST_DIAGONALS and _residues(offsets, A.shape[-1]) is not None
+    return tuple(sorted(offsets)) if is_few else None
+
+
+def _diagonals_at(A: LinearOperator, arrays: list[Array]) -> set[int] | None:
+    """The k of all entries (i, i - k) of A with these arrays; None if they are not few."""
+    try:
+        with A.xp.outside_trace(), np.errstate(all="ignore"):
+            found = _find_diagonals(A.with_arrays(arrays))
+    except Exception:  # whatever the function does not do there: nobody asked it to
+        return None
+    return None if found is None else found[0]
+
+
+def with_diagonals_in_program(A: LinearOperator, offsets: tuple[int, ...]) -> Sparse:
+    """The matrix of A, filled in by products when the program runs, if it has these diagonals
+    alone; else one that is near to it."""
+    xp, p = A.xp, _residues(offsets, A.shape[-1]) or 1
+    structure = structure_of_diagonals(offsets, *A.shape[-2:])
+    Y = make_ready(A.detach()) @ xp.asarray(_seeds(A.shape[-1], p), **kind_of(A))
+    return Sparse._of(Y[structure.rows, structure.columns % p], structure)
+
+
+def _stand_ins(xp: Any, arrays: Any, least: float) -> list[Any]:
+    """Numbers between `least` and 3/2 in place of what is traced."""
+    random = np.random.default_rng(0)
+    return [
+        xp.asarray(random.uniform(least, 1.5, x.shape), dtype=x.dtype) if xp.is_traced(x) else x
+        for x in arrays
+    ]
 
 
 # What a sparse matrix shows: a Kronecker sum of lines, as the Laplacian of a box is.

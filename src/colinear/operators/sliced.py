@@ -36,7 +36,7 @@ from .tree import (
 Selection = Any
 
 
-class Sliced(LinearOperator):
+class Sliced(LinearOperator, init=False):
     """The submatrix of A of some rows and columns; what `A[rows, cols]` gives where no simpler
     operator is known.
 
@@ -62,7 +62,7 @@ class Sliced(LinearOperator):
     rows: Index | range
     cols: Index | range
 
-    def __new__(cls, A: Any, rows: Any, cols: Any) -> Any:
+    def __new__(cls, A: Any, rows: Any, cols: Any) -> LinearOperator:  # type: ignore[misc]
         A = as_operator(A)
         m, n = A.shape[-2:]
         rows, cols = selection(rows, m, axis=-2), selection(cols, n, axis=-1)

@@ -140,7 +140,7 @@ def from_coordinates(
 # A sparse matrix: its values are data, differentiable; where they stand is structure.
 
 
-class Sparse(LinearOperator):
+class Sparse(LinearOperator, init=False):
     """The operator of a sparse matrix of SciPy, torch or JAX. A product costs 2 nnz flops.
 
     Entries are sorted by rows, and those given twice are summed. In torch and JAX gradients flow

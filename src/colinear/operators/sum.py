@@ -31,7 +31,7 @@ from .scaled import Scaled, beside, peek_scalar, pull_scalars
 from .tree import Shape, entrywise_flops, infer_sum, known_of_sum, memo, operand_images
 
 
-class Sum(LinearOperator):
+class Sum(LinearOperator, init=False):
     """The sum of operators: nested sums are flattened, zeros dropped, diagonals merged, low-rank
     terms concatenated.
 
@@ -48,7 +48,7 @@ class Sum(LinearOperator):
     operands: tuple[LinearOperator, ...]
     _commutative: ClassVar[bool] = True
 
-    def __new__(cls, *operands: Any) -> Any:
+    def __new__(cls, *operands: Any) -> LinearOperator:  # type: ignore[misc]
         terms = operator_list("Sum", operands)
         batch, context = fitting_terms("+", terms), common_context("+", terms)
         if len(terms) == 2 and type(terms[0]) is Sum and _stands_alone(*terms):
@@ -297,7 +297,7 @@ _NOT_ALONE = {*_MERGE, Sum, Zero}
 _BLOCK_ENTRIES = 1 << 20  # how many entries of each factor are held at a time
 
 
-class Hadamard(LinearOperator):
+class Hadamard(LinearOperator, init=False):
     """The entrywise product `A * B`, `numpy.multiply` of the matrices. It multiplies in blocks of
     rows and is never formed whole.
 
@@ -316,7 +316,7 @@ class Hadamard(LinearOperator):
     operands: tuple[LinearOperator, ...]
     _commutative: ClassVar[bool] = True
 
-    def __new__(cls, *operands: Any) -> Any:
+    def __new__(cls, *operands: Any) -> LinearOperator:  # type: ignore[misc]
         scalar, parts = pull_scalars(operator_list("Hadamard", operands))
         factors = flattened(Hadamard, parts)
         fitting_terms("*", factors)

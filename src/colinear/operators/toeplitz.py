@@ -22,7 +22,7 @@ from .unitary import circular_convolution, convolution_flops, good_length, grid_
 # Toeplitz matrices: constant along every diagonal, multiplied by fast Fourier transforms.
 
 
-class Toeplitz(LinearOperator):
+class Toeplitz(LinearOperator, init=False):
     """The matrix with `T[i, j] = col[i - j]` on and below the diagonal and `row[j - i]` above it.
 
     A product with a vector costs O((m + n) log(m + n)).
@@ -53,7 +53,7 @@ class Toeplitz(LinearOperator):
     col: Array
     row: Array | None
 
-    def __new__(cls, col: Any, row: Any = None) -> Any:
+    def __new__(cls, col: Any, row: Any = None) -> Toeplitz:
         if row is None or row is col:
             col = as_array(col, "Toeplitz: col", min_ndim=1)
             xp = namespace_of(col)
@@ -120,7 +120,7 @@ class Toeplitz(LinearOperator):
 # Circulant matrices: each column is the one before, rotated by one; diagonal in the Fourier basis.
 
 
-class Circulant(LinearOperator):
+class Circulant(LinearOperator, init=False):
     """The square matrix with `C[i, j] = col[(i - j) mod n]`. A product with a vector costs O(n log
     n).
 
@@ -140,7 +140,7 @@ class Circulant(LinearOperator):
 
     col: Array
 
-    def __new__(cls, col: Any) -> Any:
+    def __new__(cls, col: Any) -> Circulant:
         return cls._of(as_array(col, "Circulant: col", min_ndim=1))
 
     @property
@@ -179,7 +179,7 @@ class Circulant(LinearOperator):
 DIRECT_ENTRIES = 16
 
 
-class Convolution(LinearOperator):
+class Convolution(LinearOperator, init=False):
     """Convolution on a grid: `out[i] = sum_j kernel[j] x[i - j + origin]` in every dimension, same
     size out as in.
 
@@ -219,7 +219,7 @@ class Convolution(LinearOperator):
 
     def __new__(
         cls, kernel: Any, shape: Any, boundary: str = "wrap", centered: bool = False
-    ) -> Any:
+    ) -> Convolution:
         grid = grid_sizes(shape, "Convolution")
         kernel = as_array(kernel, "Convolution: kernel")
         if boundary not in ("wrap", "zero"):

@@ -25,7 +25,7 @@ def inherited(A: Any) -> int:
     return A.A.properties if A.shape[-1] == A.shape[-2] else A.A.properties & ~STIEFEL
 
 
-class Adjoint(LinearOperator):
+class Adjoint(LinearOperator, init=False):
     """The conjugate transpose of an operator; `Adjoint(A)` is `A.H`. A product costs one with A^H.
 
     Examples
@@ -38,7 +38,7 @@ class Adjoint(LinearOperator):
 
     A: LinearOperator
 
-    def __new__(cls, A: Any) -> Any:
+    def __new__(cls, A: Any) -> LinearOperator:  # type: ignore[misc]
         return as_operator(A).H
 
     operands, shape, _infer = sole_operand, swapped_shape, inherited
@@ -53,7 +53,7 @@ class Adjoint(LinearOperator):
         return f"{bracketed(self.A, None)}.H"
 
 
-class Transpose(LinearOperator):
+class Transpose(LinearOperator, init=False):
     """The transpose of an operator; `Transpose(A)` is `A.T`. A product costs one with A^H.
 
     Examples
@@ -66,7 +66,7 @@ class Transpose(LinearOperator):
 
     A: LinearOperator
 
-    def __new__(cls, A: Any) -> Any:
+    def __new__(cls, A: Any) -> LinearOperator:  # type: ignore[misc]
         return as_operator(A).T
 
     operands, shape, _infer = sole_operand, swapped_shape, inherited
@@ -82,7 +82,7 @@ class Transpose(LinearOperator):
         return f"{bracketed(self.A, None)}.T"
 
 
-class Conjugate(LinearOperator):
+class Conjugate(LinearOperator, init=False):
     """The complex conjugate of an operator; `Conjugate(A)` is `A.conj()`. A product costs one with
     A.
 
@@ -95,7 +95,7 @@ class Conjugate(LinearOperator):
 
     A: LinearOperator
 
-    def __new__(cls, A: Any) -> Any:
+    def __new__(cls, A: Any) -> LinearOperator:  # type: ignore[misc]
         return as_operator(A).conj()
 
     operands, shape = sole_operand, operand_shape

@@ -212,14 +212,17 @@ def once_in_call(A: Any, name: str, look: Callable[[], Any]) -> Any:
 Scalar = Any  # a Python number or a 0-dimensional array
 
 
-def own_annotations(cls: type) -> dict[str, Any]:
-    """The annotations in the body of a class, in order; from Python 3.14 on they are evaluated
-    only when asked for."""
+def own_fields(cls: type) -> dict[str, Any]:
+    """The annotations in the body of a class, in order, but those of class variables; from Python
+    3.14 on they are evaluated only when asked for."""
     if sys.version_info >= (3, 14):
         import annotationlib
 
-        return annotationlib.get_annotations(cls, format=annotationlib.Format.STRING)
-    return inspect.get_annotations(cls)
+        annotations = annotationlib.get_annotations(cls, format=annotationlib.Format.STRING)
+    else:
+        annotations = inspect.get_annotations(cls)
+    shared = ("ClassVar", "typing.ClassVar")
+    return {name: a for name, a in annotations.items() if not str(a).startswith(shared)}
 
 
 def is_data(value: Any) -> bool:
@@ -430,19 +433,24 @@ class Tree:
         place = lambda leaf: next(given) if id(leaf) in arrays_of_own else leaf
         return self._map(place, KINDS if is_alike else ())
 
-    def detach(self) -> Any:
+    def detach(self, by: str = "stop_gradient") -> Any:
         """The same operator, whose arrays are constants to derivatives; what was one array stays
-        one."""
-        fixed: dict[int, Any] = {}
+        one. `by` names the backend's function that is put to each array."""
+        images: dict[int, Any] = {}
 
-        def fix(leaf: Any) -> Any:
+        def image(leaf: Any) -> Any:
             if (xp := namespace_of(leaf)) is None:
                 return leaf
-            if id(leaf) not in fixed:
-                fixed[id(leaf)] = xp.stop_gradient(leaf)
-            return fixed[id(leaf)]
+            if id(leaf) not in images:
+                images[id(leaf)] = getattr(xp, by)(leaf)
+            return images[id(leaf)]
 
-        return self._map(fix, (*KINDS, "properties", "_signature"))
+        return self._map(image, (*KINDS, "properties", "_signature"))
+
+    def clone(self) -> Any:
+        """The same operator with copies of its arrays, through which derivatives pass; what was
+        one array stays one."""
+        return self.detach(by="copy")
 
     def _map(self, f: Map, kept: tuple[str, ...] = ()) -> Any:
         """The same tree with `f` applied to each leaf; what is `kept` of its memos stays true."""

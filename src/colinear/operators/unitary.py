@@ -116,7 +116,7 @@ grid_shape: Any = property(lambda self: (math.prod(self.grid),) * 2)
 # The unitary discrete Fourier transform over a grid.
 
 
-class FFT(LinearOperator):
+class FFT(LinearOperator, init=False):
     """The discrete Fourier transform of a grid that is flattened in row-major order, scaled to be
     unitary.
 
@@ -143,7 +143,7 @@ class FFT(LinearOperator):
     inverse: bool
     context: Context
 
-    def __new__(cls, shape: Any, *, like: Any = None, dtype: Any = None) -> Any:
+    def __new__(cls, shape: Any, *, like: Any = None, dtype: Any = None) -> FFT:
         return cls._of(grid_sizes(shape, "FFT"), False, given_context("FFT", like, dtype))
 
     shape = grid_shape
@@ -203,7 +203,7 @@ def grid_sizes(shape: Any, what: str) -> Shape:
 # of Laplacians.
 
 
-class Sine(LinearOperator):
+class Sine(LinearOperator, init=False):
     """The discrete sine transform (of the first kind) of a grid that is flattened in row-major
     order, scaled to be orthogonal.
 
@@ -230,7 +230,7 @@ class Sine(LinearOperator):
     grid: Shape
     context: Context
 
-    def __new__(cls, shape: Any, *, like: Any = None, dtype: Any = None) -> Any:
+    def __new__(cls, shape: Any, *, like: Any = None, dtype: Any = None) -> Sine:
         return cls._of(grid_sizes(shape, "Sine"), given_context("Sine", like, dtype))
 
     shape = grid_shape
@@ -300,6 +300,8 @@ def sine_transform(x: Array, axes: Sequence[int], overwrite: bool = False) -> Ar
         for axis in slow:
             y = np.moveaxis(np.matmul(np.moveaxis(y, axis, -1), _sines(y.shape[axis])), -1, axis)
         return y if y.dtype == x.dtype else y.astype(x.dtype)  # half precision
+    if xp.is_complex(x):  # one complex transform is no faster, and some of XLA's programs fail
+        return sine_transform(xp.real(x), axes) + 1j * sine_transform(xp.imag(x), axes)
     # By Fourier's transform of [0, x, 0, -x reversed]: that of an odd sequence is -2i times that of
     # its half in sines.
     for axis in axes:
@@ -307,10 +309,7 @@ def sine_transform(x: Array, axes: Sequence[int], overwrite: bool = False) -> Ar
         n = x.shape[-1]
         zero = xp.zeros((*x.shape[:-1], 1), **kind_of(x))
         odd = xp.concat([zero, x, zero, -xp.flip(x, axis=-1)], axis=-1)
-        if xp.is_complex(x):
-            y = 0.5j * xp.fft(odd)
-        else:
-            y = xp.astype(-0.5 * xp.imag(xp.rfftn(odd, axes=(-1,))), x.dtype)
+        y = xp.astype(-0.5 * xp.imag(xp.rfftn(odd, axes=(-1,))), x.dtype)
         x = xp.moveaxis(math.sqrt(2 / (n + 1)) * y[..., 1 : n + 1], -1, axis)
     return x
 
@@ -321,7 +320,7 @@ def sine_transform(x: Array, axes: Sequence[int], overwrite: bool = False) -> Ar
 SMALL = 64  # entries that Python sorts faster than NumPy starts to
 
 
-class Permutation(LinearOperator):
+class Permutation(LinearOperator, init=False):
     """P with `P @ x == x[perm]`: row i of P is row perm[i] of the identity. Its transpose is its
     inverse.
 

@@ -354,16 +354,17 @@ def test_refining_asks_the_parts_for_what_is_left() -> None:
 def test_a_traced_program_does_not_form_a_large_matrix_by_products() -> None:
     jax = pytest.importorskip("jax")
     plans: list[Any] = []
+    order = np.random.default_rng(0).permutation(8000)  # on many diagonals
 
     def step(x: Any) -> Any:
-        J = co.Jacobian(lambda x: 3 * x + jax.numpy.roll(x, 1) * x, x)
+        J = co.Jacobian(lambda x: 3 * x + x[order % x.size][: x.size] * x / 4, x)
         plans.append(co.explain(co.solve, J, x).rules)
         return co.solve(J, x)
 
     point = jax.numpy.linspace(0.1, 1.0, 8000)
     x = jax.jit(step)(point)
     assert plans[0] == ["GMRES"]
-    J = co.Jacobian(lambda x: 3 * x + jax.numpy.roll(x, 1) * x, point)
+    J = co.Jacobian(lambda x: 3 * x + x[order % x.size][: x.size] * x / 4, point)
     np.testing.assert_allclose(np.asarray(J @ x), np.asarray(point), rtol=1e-3)
     jax.jit(step)(point[:300])
     assert plans[1] == ["LU"], "a small one is formed"
@@ -413,6 +414,107 @@ def test_derivatives_of_a_solve_with_an_assembled_jacobian(backend: str) -> None
     step = 1e-5
     difference = (value(u + step * direction) - value(u - step * direction)) / (2 * step)
     np.testing.assert_allclose(slope, float(difference), rtol=1e-6)
+
+
+def test_a_program_fills_in_a_matrix_whose_diagonals_were_seen_elsewhere() -> None:
+    jax = pytest.importorskip("jax")
+    xp, rng = co.backends.get("jax"), np.random.default_rng(0)
+    u, v, b = (xp.asarray(rng.standard_normal(1024)) for _ in range(3))
+    scale, plans = xp.asarray(1.5), []
+
+    def solution(u: Any, scale: Any) -> Any:
+        J = co.Jacobian(lambda u: scale * reaction(xp, u), u)
+        plans.append(co.explain(co.solve, J, b).rules)
+        with co.testing.forbid_dense(1e6):
+            x, info = co.solve(J, b, info=True)
+        return x, info.status, info.matvecs
+
+    (x, status, matvecs), push = jax.jit(
+        lambda u, scale: (
+            solution(u, scale),
+            jax.jvp(lambda u: solution(u, scale)[0], (u,), (v,))[1],
+        )
+    )(u, scale)
+    assert plans[0][1:] == ["inv_assembled"]
+    assert status == co.Status.SUCCESS and matvecs <= 4
+    exact = lambda u: co.solve(co.Jacobian(lambda u: scale * reaction(xp, u), u), b)
+    np.testing.assert_allclose(x, exact(u), rtol=1e-8)
+    difference = (exact(u + 1e-5 * v) - exact(u - 1e-5 * v)) / 2e-5
+    np.testing.assert_allclose(push, difference, rtol=1e-4, atol=1e-6)
+    many = jax.jit(jax.vmap(lambda u: solution(u, scale)[0]))(xp.stack([u, v]))
+    np.testing.assert_allclose(many, xp.stack([exact(u), exact(v)]), rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize("far", [0.1, 30.0])
+def test_a_program_that_meets_other_diagonals_than_expected_gives_no_wrong_answer(
+    far: float,
+) -> None:
+    jax = pytest.importorskip("jax")
+    jnp, rng = jax.numpy, np.random.default_rng(0)
+    u, b = (jnp.asarray(rng.standard_normal(1024)) for _ in range(2))
+
+    def f(u: Any, c: Any) -> Any:
+        coupled = jnp.where(c > 10, far * u[::-1], 0 * u)  # nothing that stands for c is so large
+        return 4 * u + u**3 + jnp.roll(u, 1) + coupled
+
+    def solution(u: Any, c: Any) -> Any:
+        return co.solve(co.Jacobian(lambda u: f(u, c), u), b, info=True)
+
+    x, info = jax.jit(solution)(u, 11.0)
+    residual = jnp.linalg.norm(b - jax.jvp(lambda u: f(u, 11.0), (u,), (x,))[1])
+    tol = np.sqrt(np.finfo(float).eps)
+    assert (info.status == co.Status.SUCCESS) == (residual <= tol * jnp.linalg.norm(b))
+    if far < 1:
+        assert info.status == co.Status.SUCCESS
+
+
+def test_a_program_whose_matrix_is_singular_says_so_or_solves_it() -> None:
+    jax = pytest.importorskip("jax")
+    jnp, rng = jax.numpy, np.random.default_rng(0)
+    u, b = (jnp.asarray(rng.standard_normal(1024)) for _ in range(2))
+    f = lambda u, c: 2 * u - jnp.roll(u, 1) - jnp.roll(u, -1) + c * u  # of a ring
+    solve = jax.jit(lambda u, c, b: co.solve(co.Jacobian(lambda u: f(u, c), u), b, info=True))
+    for right in (b, b - jnp.mean(b), 0 * b):
+        for c in (0.0, -4.0):
+            x, info = solve(u, c, right)
+            residual = jnp.linalg.norm(right - f(x, c)) / jnp.linalg.norm(b)
+            is_solved = bool(residual <= 1.1 * np.sqrt(np.finfo(float).eps))
+            assert info.status != co.Status.SUCCESS or is_solved
+
+
+def test_a_program_knows_the_diagonals_of_both_branches_of_an_upwind_scheme() -> None:
+    jax = pytest.importorskip("jax")
+    jnp, rng = jax.numpy, np.random.default_rng(0)
+    u, b = (jnp.asarray(rng.standard_normal(1024)) for _ in range(2))
+
+    def f(u: Any) -> Any:
+        slope = jnp.where(u > 0, u - jnp.roll(u, 1), jnp.roll(u, -1) - u)
+        return 5 * u + u * slope
+
+    def solution(u: Any) -> Any:
+        J = co.Jacobian(f, u)
+        return co.solve(J, b, info=True), co.inv(J).H @ b
+
+    (x, info), y = jax.jit(solution)(u)
+    assert info.status == co.Status.SUCCESS and info.matvecs <= 4
+    J = np.asarray(jax.jacfwd(f)(u))
+    np.testing.assert_allclose(J @ x, b, atol=1e-8)
+    np.testing.assert_allclose(J.T @ y, b, atol=1e-8)
+
+
+def test_a_singular_matrix_among_many_of_a_program_leaves_the_others_their_factors() -> None:
+    jax = pytest.importorskip("jax")
+    jnp, rng = jax.numpy, np.random.default_rng(0)
+    u, b = jnp.ones(1024, jnp.complex64), rng.standard_normal(1024).astype(np.complex64)
+    line = lambda u: (2 - 0.5j) * u - jnp.roll(u, 1) - jnp.roll(u, -1) * 1.001
+    solve = lambda c: co.solve(co.Jacobian(lambda u: c * line(u), u), b, info=True)
+    c = jnp.asarray([1, 0, 2], jnp.complex64)
+    x, info = jax.jit(jax.vmap(solve))(c)
+    statuses = [co.Status(int(status)) for status in info.status]
+    assert statuses[0] == statuses[2] == co.Status.SUCCESS and statuses[1] > co.Status.SUCCESS
+    assert max(info.matvecs) <= 4
+    for i in (0, 2):
+        np.testing.assert_allclose(c[i] * line(x[i]), b, atol=1e-3)
 
 
 def test_products_that_no_few_diagonals_give_are_not_assembled() -> None:

@@ -158,7 +158,7 @@ def slogdet_sine(A: Any, method: Any) -> Determinant:
     return sign * (-1) ** ((A.shape[-1] - trace) // 2), logarithm
 
 
-@rule(diag, Product[Sine, Diagonal, Sine])  # type: ignore[misc]
+@rule(diag, Product[Sine, Diagonal, Sine])
 def diag_of_sines(A: Any, method: Any) -> Array:
     """diag(S diag(d) S)_j = Σ_k d_k (1 - cos(2π j k / (n + 1))) / (n + 1), a Fourier transform
     along each axis of the grid"""

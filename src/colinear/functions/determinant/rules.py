@@ -361,7 +361,7 @@ def diagonal_can_be_divided_by(A: LinearOperator) -> bool:
     )
 
 
-@rule(slogdet, Sum[LowRank, DIAGONAL], when=diagonal_can_be_divided_by)  # type: ignore[misc]
+@rule(slogdet, Sum[LowRank, DIAGONAL], when=diagonal_can_be_divided_by)
 def determinant_lemma(A: Any, method: Any) -> Determinant:
     """det(D + U C V^H) = det D det(I + C V^H D^-1 U), after an exchange of entries of D that are
     nearly zero"""
@@ -374,7 +374,7 @@ def determinant_lemma(A: Any, method: Any) -> Determinant:
 # Determinants of unitary operators and of what is similar to a simpler operator.
 
 
-@rule(slogdet, Product[LinearOperator, ..., LinearOperator], when=is_similarity)  # type: ignore[misc]
+@rule(slogdet, Product[LinearOperator, ..., LinearOperator], when=is_similarity)
 def slogdet_similarity(A: Any, method: Any) -> Determinant:
     """det(V A V^-1) = det A, for unitary V and V^-1 = V^H too"""
     return spread(A, slogdet(in_context(Product(*A.operands[1:-1]), A), method))

@@ -104,7 +104,7 @@ from .rules import (
 # More rules of `slogdet`.
 
 
-@rule(slogdet, Sum[LOW_RANK, ...], when=correction_pays)  # type: ignore[misc]
+@rule(slogdet, Sum[LOW_RANK, ...], when=correction_pays)
 def determinant_lemma_of_sum(A: Any, method: Any) -> Any:
     """det(A + U C V^H) = det A det(I + C V^H A^-1 U)"""
     low_rank, rest = low_rank_and_rest(A)
@@ -127,8 +127,8 @@ def determinant_lemma_of_sum(A: Any, method: Any) -> Any:
     )
 
 
-@rule(slogdet, Sum[Scaled, SHIFT])  # type: ignore[misc]
-@rule(slogdet, Sum[Scaled[Projection | Product], SHIFT])  # type: ignore[misc]
+@rule(slogdet, Sum[Scaled, SHIFT])
+@rule(slogdet, Sum[Scaled[Projection | Product], SHIFT])
 def slogdet_shifted_multiple(A: Any, method: Any) -> Determinant:
     """det(a A + c I) = a^n det(A + c a^-1 I), and c^n if a is zero"""
     multiple, shift = arrange(A, Scaled, SHIFT)
@@ -140,8 +140,8 @@ def slogdet_shifted_multiple(A: Any, method: Any) -> Determinant:
     return spread(A, slogdet(Scaled(a, Sum(multiple.A, Scaled(1 / a, shift))), method))
 
 
-@rule(slogdet, Sum[Projection, SHIFT])  # type: ignore[misc]
-@rule(slogdet, Sum[Scaled[Projection], SHIFT])  # type: ignore[misc]
+@rule(slogdet, Sum[Projection, SHIFT])
+@rule(slogdet, Sum[Scaled[Projection], SHIFT])
 def slogdet_shifted_projection(A: Any, method: Any) -> Determinant:
     """det(a Q Q^H + c I) = (a + c)^r c^(n - r) for r columns of Q"""
     a, P, shift = multiple_and_shift(A)
@@ -150,7 +150,7 @@ def slogdet_shifted_projection(A: Any, method: Any) -> Determinant:
     return spread(A, multiplied([slogdet(on, method), slogdet(off, method)]))
 
 
-@rule(slogdet, Sum[SIMILAR, SHIFT], when=has_similarity)  # type: ignore[misc]
+@rule(slogdet, Sum[SIMILAR, SHIFT], when=has_similarity)
 def slogdet_shifted_similarity(A: Any, method: Any) -> Determinant:
     """det(V A V^-1 + c I) = det(A + c I): of a known eigendecomposition, A is diagonal"""
     product, shift = arrange(A, Product, SHIFT)
@@ -223,7 +223,7 @@ def by_factors(
     return from_sign(A, *resolvents.slogdet(xp, Grid(lambda x: x, is_sum), values, pairs, a, b))
 
 
-@rule(slogdet, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_square, like=one)  # type: ignore[misc]
+@rule(slogdet, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_square, like=one)
 def slogdet_shifted_kronecker(A: Any, method: Any) -> Determinant:
     """det(A ⊗ B + c I) = product of λ μ + c over the eigenvalues λ of A and μ of B,
     diagonalisable or not"""
@@ -245,7 +245,7 @@ def slogdet_polynomial_of_factors(A: Any, method: Any) -> Determinant:
     return from_values(A, spectrum_by_factors(A)[0])
 
 
-@rule(slogdet, Sum[TERM, TERM], when=factors_fit)  # type: ignore[misc]
+@rule(slogdet, Sum[TERM, TERM], when=factors_fit)
 def slogdet_two_kroneckers(A: Any, method: Any) -> Any:
     """det(a A ⊗ B + c C ⊗ D) = det(C ⊗ D) ∏ (a λ μ + c) over the eigenvalues λ of C^-1 A and μ
     of D^-1 B"""

@@ -185,7 +185,7 @@ def band_is_seen(A: Any) -> bool:
     return narrow and exact and values_are_seen(B)
 
 
-@rule(diag, Inverse[Banded], when=band_is_seen, like=ones_on_diagonal)  # type: ignore[misc]
+@rule(diag, Inverse[Banded], when=band_is_seen, like=ones_on_diagonal)
 def diag_inverse_banded(A: Any, method: Any) -> Array:
     """diag(B^-1): its blocks are (P_i + Q_i - B_ii)^-1, P and Q the pivots of block elimination
     from above and from below"""

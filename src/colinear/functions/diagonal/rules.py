@@ -217,7 +217,7 @@ def diag_thin_product(A: Any, method: Any) -> Array:
     return xp.sum(L[..., :size, :] * xp.matrix_transpose(R[..., :, :size]), axis=-1)
 
 
-@rule(diag, Product[Dense, Dense])  # type: ignore[misc]
+@rule(diag, Product[Dense, Dense])
 def diag_dense_product(A: Any, method: Any) -> Array:
     """diag(A B)_i = Σ_j A_ij B_ji"""
     fitting("diag", method)
@@ -229,7 +229,7 @@ def diag_dense_product(A: Any, method: Any) -> Array:
     return xp.column_dot(xp.conj(xp.matrix_transpose(L)), R)
 
 
-@rule(diag, Product[Sparse, Sparse])  # type: ignore[misc]
+@rule(diag, Product[Sparse, Sparse])
 def diag_sparse_product(A: Any, method: Any) -> Array:
     """diag(S T)_i = Σ_j S_ij T_ji, over the places that S and T^T share"""
     S, T = A.operands[0], A.operands[1].T
@@ -243,7 +243,7 @@ def diag_sparse_product(A: Any, method: Any) -> Array:
     return A.xp.scatter_add(zero_diagonal(A), S.structure.rows[first], products, axis=-1)
 
 
-@rule(diag, Product[Sparse, Dense])  # type: ignore[misc]
+@rule(diag, Product[Sparse, Dense])
 def diag_sparse_dense_product(A: Any, method: Any) -> Array:
     """diag(S B)_i = Σ_j S_ij B_ji, over the places of S"""
     S, B = A.operands
@@ -256,27 +256,27 @@ def diag_sparse_dense_product(A: Any, method: Any) -> Array:
     return A.xp.scatter_add(zero_diagonal(A), S.structure.rows[places], products, axis=-1)
 
 
-@rule(diag, Product[Dense, Sparse])  # type: ignore[misc]
+@rule(diag, Product[Dense, Sparse])
 def diag_dense_sparse_product(A: Any, method: Any) -> Array:
     """diag(B S) = diag(S^T B^T)"""
     return diag(Product(A.operands[1].T, A.operands[0].T), method)
 
 
-@rule(diag, Product[Diagonal, ...], cost=smaller_side)  # type: ignore[misc]
+@rule(diag, Product[Diagonal, ...], cost=smaller_side)
 def diag_of_scaled_rows(A: Any, method: Any) -> Array:
     """diag(diag(d) A) = d * diag A"""
     D, *rest = operands_in_context(A)
     return D.d[..., : smaller_side(A)] * diag(Product(*rest), method)  # type: ignore[attr-defined]
 
 
-@rule(diag, Product[..., Diagonal], cost=smaller_side)  # type: ignore[misc]
+@rule(diag, Product[..., Diagonal], cost=smaller_side)
 def diag_of_scaled_columns(A: Any, method: Any) -> Array:
     """diag(A diag(d)) = diag A * d"""
     *rest, D = operands_in_context(A)
     return diag(Product(*rest), method) * D.d[..., : smaller_side(A)]  # type: ignore[attr-defined]
 
 
-@rule(diag, Product[..., LowRank, ...], cost=lambda A: 2 * smaller_side(A))  # type: ignore[misc]
+@rule(diag, Product[..., LowRank, ...], cost=lambda A: 2 * smaller_side(A))
 def diag_product_with_low_rank(A: Any, method: Any) -> Array:
     """diag(A U C V^H B) = diag((A U C) (V^H B))"""
     before, low_rank, after = arrange(A, ..., LowRank, ...)
@@ -284,7 +284,7 @@ def diag_product_with_low_rank(A: Any, method: Any) -> Array:
     return diag(Product(*before, U, V.H, *after), method)
 
 
-@rule(diag, Product[Dense, Diagonal, Dense])  # type: ignore[misc]
+@rule(diag, Product[Dense, Diagonal, Dense])
 def diag_of_diagonalised(A: Any, method: Any) -> Array:
     """diag(A diag(d) B) = (A * B^T) d"""
     L, D, R = A.operands
@@ -299,7 +299,7 @@ def factors_pair_up(A: LinearOperator) -> bool:
     return [P.shape[-2:] for P in first] == [Q.shape[-2:][::-1] for Q in last]
 
 
-@rule(diag, Product[Kronecker, Diagonal, Kronecker], when=factors_pair_up)  # type: ignore[misc]
+@rule(diag, Product[Kronecker, Diagonal, Kronecker], when=factors_pair_up)
 def diag_of_diagonalised_kronecker(A: Any, method: Any) -> Array:
     """diag((A ⊗ B) diag(d) (C ⊗ D)) = (A * C^T ⊗ B * D^T) d"""
     L, D, R = A.operands
@@ -311,13 +311,13 @@ def diag_of_diagonalised_kronecker(A: Any, method: Any) -> Array:
 # --------------------------------------------------------------------------------------------------
 
 
-@rule(diag, Inverse[Triangular])  # type: ignore[misc]
+@rule(diag, Inverse[Triangular])
 def diag_inverse_triangular(A: Any, method: Any) -> Array:
     """diag(T^-1) = 1 / diag T"""
     return reciprocal(diag(A.A, method))
 
 
-@rule(diag, Inverse[Tridiagonal])  # type: ignore[misc]
+@rule(diag, Inverse[Tridiagonal])
 def diag_inverse_tridiagonal(A: Any, method: Any) -> Array:
     """diag(T^-1)_i = 1 / (p_i + q_i - t_ii), p and q the pivots of elimination from above and
     from below"""
@@ -331,7 +331,7 @@ def wraps_around(A: LinearOperator) -> bool:
     return getattr(A.operands[0], "boundary", "wrap") == "wrap"
 
 
-@rule(diag, Inverse[Circulant | Convolution], when=wraps_around)  # type: ignore[misc]
+@rule(diag, Inverse[Circulant | Convolution], when=wraps_around)
 def diag_inverse_circulant(A: Any, method: Any) -> Array:
     """diag(C^-1) = (C^-1 e_1)_1, n times: C^-1 is circulant too"""
     first = array_like(A, np.eye(1, A.shape[-1])[0])

@@ -64,7 +64,7 @@ from ..solve.sums import corrected_parts
 from ..spectrum.rules import is_similarity
 
 
-class Factorized(LinearOperator):
+class Factorized(LinearOperator, init=False):
     """A with its inverse kept: what `factorize(A)` returns. It multiplies as A does, and `solve`,
     `inv`, `logdet`, `slogdet` and `det` use what is kept.
 
@@ -100,7 +100,7 @@ class Factorized(LinearOperator):
     preconditioner: Any  # as it was given: an operator, or what makes one of A
     status: Any
 
-    def __new__(cls, A: Any, method: Method | None = None) -> Any:
+    def __new__(cls, A: Any, method: Method | None = None) -> Factorized:
         return factorize(A, method)
 
     operands = sole_operand
@@ -331,7 +331,7 @@ def solve_factorized(A: Any, b: Any, method: Any) -> Any:
             return apply_inverse(system, inverse)
     if method is not None:
         return solve(A.A, b, method)
-    return system.answer(factor.solve(system.B, system.is_vector))
+    return system.answer(factor._solve(system.B, system.is_vector))
 
 
 def _started(F: Any, x0: Any) -> Any:

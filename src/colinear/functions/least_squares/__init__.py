@@ -335,7 +335,7 @@ def _by_iteration(A: LinearOperator, b: Any, method: Any) -> Any:
     vector = b.ndim == 1
     B = b[:, None] if vector else b
     if not isinstance(method, SVRG) or 0 in A.shape:
-        X = iterated(A, method, consistent=False).solve(B, vector)
+        X = iterated(A, method, consistent=False)._solve(B, vector)
         return X[..., 0] if vector else X
     # From zero all steps stay in the range of A^H, so that of all solutions it is the one of
     # smallest norm.

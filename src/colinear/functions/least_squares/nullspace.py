@@ -178,7 +178,7 @@ nullspace = function("nullspace", base=orthonormal_nullspace)
 # graph networks, 2019) are these.
 
 
-MOVED: Any = Sum[Permutation | Kronecker, SHIFT]  # type: ignore[misc]
+MOVED: Any = Sum[Permutation | Kronecker, SHIFT]
 
 
 def moved(A: LinearOperator) -> np.ndarray | None:

@@ -75,7 +75,7 @@ def of_block_diagonal(A: Any, call: Call) -> LinearOperator:
     return BlockDiag(*(call.again(block._claim(kept)) for block in operands_in_context(A)))
 
 
-@rules(ALL, Product[Unitary, ..., LinearOperator], when=is_a_similarity, hereditary=True)  # type: ignore[misc]
+@rules(ALL, Product[Unitary, ..., LinearOperator], when=is_a_similarity, hereditary=True)
 def of_similarity(A: Any, call: Call) -> LinearOperator:
     """f(Q A Q^H) = Q f(A) Q^H for unitary Q"""
     inner = in_context(Product(*A.operands[1:-1]), A)._claim(
@@ -130,9 +130,9 @@ def has_factored_roots(A: LinearOperator, method: Any = None) -> bool:
 @rules((exp, power, apply), Kronecker, when=is_diagonalised)
 @rules((log, sqrt, isqrt), Kronecker, when=has_factored_roots)
 @rules((log, sqrt, isqrt, power, apply), KroneckerSum, when=is_diagonalised)
-@rules((exp, apply), Scaled[Kronecker], when=is_diagonalised)  # type: ignore[misc]
-@rules(ALL, Sum[Kronecker, SHIFT], when=is_diagonalised)  # type: ignore[misc]
-@rules((log, sqrt, isqrt, power, apply), Sum[KroneckerSum, SHIFT], when=is_diagonalised)  # type: ignore[misc]
+@rules((exp, apply), Scaled[Kronecker], when=is_diagonalised)
+@rules(ALL, Sum[Kronecker, SHIFT], when=is_diagonalised)
+@rules((log, sqrt, isqrt, power, apply), Sum[KroneckerSum, SHIFT], when=is_diagonalised)
 def of_factored_spectrum(A: Any, call: Call) -> LinearOperator:
     """f(A ⊗ B) = (V ⊗ W) f(Λ ⊗ M) (V ⊗ W)^H for self-adjoint A = V Λ V^H and B = W M W^H; Λ ⊕ M
     for A ⊕ B, and so with + c I"""
@@ -237,7 +237,7 @@ def log_scaled(A: Any, method: Any) -> LinearOperator:
     return Sum(log(in_context(A.A, A), method), ScaledIdentity(c, A.shape[-1]))
 
 
-@rules(ALL, Scaled[Permutation])  # type: ignore[misc]
+@rules(ALL, Scaled[Permutation])
 def of_scaled_permutation(A: Any, call: Call) -> LinearOperator:
     """f(c P) = R^T diag(f(c C), ...) R: along each of its cycles a permutation is a circulant C"""
     if not cycles_can_be_seen(A.A) or getattr(A.scalar, "ndim", 0) > 0:
@@ -260,7 +260,7 @@ def _moderate(A: LinearOperator) -> float:
     return -2.0 * math.log(A.xp.eps(A.dtype))  # 72 in double, 32 in single precision
 
 
-@rule(exp, Sum[SHIFT, ...], when=shift_is_moderate)  # type: ignore[misc]
+@rule(exp, Sum[SHIFT, ...], when=shift_is_moderate)
 def exp_shifted(A: Any, method: Any) -> LinearOperator:
     """exp(A + c I) = e^c exp(A)"""
     xp = A.xp
@@ -280,7 +280,7 @@ def exp_shifted(A: Any, method: Any) -> LinearOperator:
 @rule(diag, KroneckerFunction)
 def diag_kronecker_function(A: Any, method: Any) -> Array:
     """diag((V ⊗ W) diag(φ) (V ⊗ W)^H) = (|V|^2 ⊗ |W|^2) φ, entry by entry"""
-    return A.xp.broadcast_to(A.diagonal(), A.shape[:-1])
+    return A.xp.broadcast_to(A.diagonal_between(), A.shape[:-1])
 
 
 def factors_fit(A: Any) -> bool:
@@ -292,7 +292,7 @@ def factors_fit(A: Any) -> bool:
     ] and factors_pair_up(A)
 
 
-@rule(diag, Product[Kronecker, KroneckerFunction, Kronecker], when=factors_fit)  # type: ignore[misc]
+@rule(diag, Product[Kronecker, KroneckerFunction, Kronecker], when=factors_fit)
 def diag_between_kroneckers(A: Any, method: Any) -> Array:
     """diag((A ⊗ B) (V ⊗ W) diag(φ) (V ⊗ W)^H (C ⊗ D)) = ((A V) * (V^H C)^T ⊗ (B W) * (W^H D)^T)
     φ"""
@@ -301,7 +301,7 @@ def diag_between_kroneckers(A: Any, method: Any) -> Array:
         [A.xp.astype(factor.to_dense(), A.dtype) for factor in operands_in_context(side)]
         for side in (L, R)
     )
-    found = F.diagonal(left, right)
+    found = F.diagonal_between(left, right)
     return A.xp.broadcast_to(found if A.is_complex else A.xp.real(found), A.shape[:-1])
 
 

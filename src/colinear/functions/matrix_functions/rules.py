@@ -298,7 +298,7 @@ def low_rank_is_small(A: Any) -> bool:
 
 
 @rules(ALL, SelfAdjoint[LowRank], when=low_rank_is_small)
-@rules(ALL, SelfAdjoint[Sum[LowRank, SHIFT]], when=low_rank_is_small)  # type: ignore[misc]
+@rules(ALL, SelfAdjoint[Sum[LowRank, SHIFT]], when=low_rank_is_small)
 def of_low_rank(A: Any, call: Call) -> LinearOperator:
     """f(c I + Q Λ Q^H) = f(c) I + Q (f(Λ + c) - f(c)) Q^H for Q^H Q = I"""
     xp, f = A.xp, call.f
@@ -341,8 +341,8 @@ def multiple_is_recorded(A: Any) -> bool:
     return rank_is_small(term) and _is_recorded(A, term)
 
 
-@rules((exp, apply), SelfAdjoint[Scaled[LowRank]], when=multiple_is_recorded)  # type: ignore[misc]
-@rules((exp, apply), SelfAdjoint[Scaled[Sum[LowRank, SHIFT]]], when=multiple_is_recorded)  # type: ignore[misc]
+@rules((exp, apply), SelfAdjoint[Scaled[LowRank]], when=multiple_is_recorded)
+@rules((exp, apply), SelfAdjoint[Scaled[Sum[LowRank, SHIFT]]], when=multiple_is_recorded)
 def of_multiple_of_low_rank(A: Any, call: Call) -> LinearOperator:
     """f(a (c I + U U^H)) = f(a c) I + U a h(a U^H U) U^H, h(x) = (f(a c + x) - f(a c)) / x"""
     c, term = _shift_and_term(A.A)
@@ -371,7 +371,7 @@ def rank_is_below_half(A: Any) -> bool:
 
 
 @rules((exp, power), LowRank, when=rank_is_below_half)
-@rules((exp, log, sqrt, isqrt, power), Sum[LowRank, SHIFT], when=rank_is_below_half)  # type: ignore[misc]
+@rules((exp, log, sqrt, isqrt, power), Sum[LowRank, SHIFT], when=rank_is_below_half)
 def of_low_rank_update(A: Any, call: Call) -> LinearOperator:
     """f(c I + U V^H) = f(c) I + U F V^H, where f([[c I + V^H U, I], [0, c I]]) = [[*, F], [0, f(c)
     I]]

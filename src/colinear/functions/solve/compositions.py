@@ -119,7 +119,7 @@ def inv_block_diagonal(A: Any, method: Any) -> LinearOperator:
 @rule(inv, Unitary[Product])
 @rule(inv, Unitary[Kronecker])
 @rule(inv, Unitary[BlockDiag])
-@rule(inv, Unitary[Product[KroneckerSum, ...]])  # type: ignore[misc]
+@rule(inv, Unitary[Product[KroneckerSum, ...]])
 def inv_unitary(A: Any, method: Any) -> LinearOperator:
     """Q^-1 = Q^H"""
     return A.H

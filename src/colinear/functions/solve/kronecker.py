@@ -67,7 +67,7 @@ def factors_are_general(A: LinearOperator) -> bool:
     return factors_are_square(A) and not kronecker_of_self_adjoint(A)
 
 
-@rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_general)  # type: ignore[misc]
+@rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_general)
 @by_equation
 def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> Any:
     """(A ⊗ B + c I)^-1 = (V ⊗ W) (Λ ⊗ M + c)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1"""
@@ -97,7 +97,7 @@ def is_a_power_of_self_adjoint(A: Any) -> bool:
     return all(factor is first for factor in A.operands) and has_common_factors(first)
 
 
-@rule(inv, Product[KroneckerSum, ...], when=is_a_power_of_self_adjoint)  # type: ignore[misc]
+@rule(inv, Product[KroneckerSum, ...], when=is_a_power_of_self_adjoint)
 @by_equation
 def inv_kronecker_sum_power(A: Any, method: Any) -> LinearOperator:
     """((A ⊕ B)^p)^-1 = (Q ⊗ P) (Λ ⊕ M)^-p (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
@@ -175,7 +175,7 @@ def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperat
 
 # --------------------------------------------------------------------------------------------------
 
-TERM: Any = Kronecker | Scaled[Kronecker]  # type: ignore[misc]
+TERM: Any = Kronecker | Scaled[Kronecker]
 
 
 def factors_fit(A: Any) -> bool:
@@ -210,7 +210,7 @@ def pairs_are_definite(A: Any) -> bool:
     )
 
 
-@rule(inv, Sum[TERM, TERM], when=pairs_are_definite)  # type: ignore[misc]
+@rule(inv, Sum[TERM, TERM], when=pairs_are_definite)
 @by_equation
 @judged
 def inv_two_kroneckers(A: Any, method: Any) -> LinearOperator:
@@ -257,7 +257,7 @@ def invert_simpler_term(A: Any, method: Any) -> tuple[Any, Any, list[Any]]:
     return simple, other, [inv(factor, method, info=True) for factor in simple[1]]
 
 
-@rule(inv, Sum[TERM, TERM], when=factors_fit)  # type: ignore[misc]
+@rule(inv, Sum[TERM, TERM], when=factors_fit)
 @by_equation
 @judged
 def inv_kronecker_pencil(A: Any, method: Any) -> LinearOperator:

@@ -233,7 +233,7 @@ def is_plain_correction(A: Any, b: Any = None, method: Any = None) -> bool:
     return isinstance(method, FREE) and is_plain(A, b, method) and rank_is_low(A)
 
 
-@rule(solve, Sum[LowRank, DIAGONAL], when=is_plain_correction, like=checked, name="woodbury")  # type: ignore[misc]
+@rule(solve, Sum[LowRank, DIAGONAL], when=is_plain_correction, like=checked, name="woodbury")
 def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
     """x = D^-1 (b - U y) for (I + C V^H D^-1 U) y = C V^H D^-1 b"""
     if is_detailed():
@@ -294,11 +294,11 @@ def lines_are_constant(A: Any, b: Any = None, method: Any = None) -> bool:
     )
 
 
-GRID: Any = KroneckerSum[Tridiagonal, Tridiagonal]  # type: ignore[misc]
+GRID: Any = KroneckerSum[Tridiagonal, Tridiagonal]
 
 
 @rule(solve, GRID, when=lines_are_constant, like=checked)
-@rule(solve, Product[GRID, ...], when=lines_are_constant, like=checked)  # type: ignore[misc]
+@rule(solve, Product[GRID, ...], when=lines_are_constant, like=checked)
 def solve_by_lines(A: Any, b: Any, method: Any) -> Any:
     """(A ⊕ B) x = b is (A + λ I) y = c for each eigenvalue λ of B, after a sine transform along
     B: elimination in all at once"""

@@ -58,7 +58,7 @@ def rank_of(A: Any) -> int:
     return (A.Q if isinstance(A, Projection) else A).shape[-1]
 
 
-def as_low_rank(A: Any) -> LowRank:
+def as_low_rank(A: Any) -> Any:
     """An operator whose factors show a low rank, as `U C V^H`."""
     if isinstance(A, Scaled):
         return Scaled(A.scalar, as_low_rank(A.A))
@@ -137,7 +137,7 @@ def both_terms_are_positive(A: LinearOperator) -> bool:
     return is_gram(low_rank) and is_seen and is_positive(D)
 
 
-@rule(inv, Sum[LowRank, DIAGONAL], when=rank_is_low_and_diagonal_strong)  # type: ignore[misc]
+@rule(inv, Sum[LowRank, DIAGONAL], when=rank_is_low_and_diagonal_strong)
 @judged(is_final=True, unless=both_terms_are_positive)
 def woodbury(A: Any, method: Any) -> LinearOperator:
     """(D + U C V^H)^-1 = D^-1 - D^-1 U (I + C V^H D^-1 U)^-1 C V^H D^-1"""
@@ -178,7 +178,7 @@ def has_few_weak_entries(A: LinearOperator) -> bool:
     return bool(len(weak)) and 2 * (rank_of(low_rank) + len(weak)) <= A.shape[-1]
 
 
-@rule(inv, Sum[LowRank, Diagonal], when=has_few_weak_entries)  # type: ignore[misc]
+@rule(inv, Sum[LowRank, Diagonal], when=has_few_weak_entries)
 @judged(is_final=True)
 def woodbury_with_zeros(A: Any, method: Any) -> LinearOperator:
     """D + U C V^H = D' + U C V^H - E S E^H, where D' is D with larger numbers for those near
@@ -186,7 +186,7 @@ def woodbury_with_zeros(A: Any, method: Any) -> LinearOperator:
     return _corrected_diagonal(A, method)
 
 
-LOW_RANK: Any = LowRank | Projection | Product | Scaled[Projection | Product]  # type: ignore[misc]
+LOW_RANK: Any = LowRank | Projection | Product | Scaled[Projection | Product]
 
 
 def is_corrected_diagonal(A: LinearOperator) -> bool:
@@ -195,7 +195,7 @@ def is_corrected_diagonal(A: LinearOperator) -> bool:
     return len(rest) == 1 and isinstance(rest[0], DIAGONAL)
 
 
-@rule(inv, Sum[LOW_RANK, ...], when=correction_pays)  # type: ignore[misc]
+@rule(inv, Sum[LOW_RANK, ...], when=correction_pays)
 @judged(unless=is_corrected_diagonal)
 def kailath(A: Any, method: Any) -> LinearOperator:
     """(A + U C V^H)^-1 = (I - A^-1 U (I + C V^H A^-1 U)^-1 C V^H) A^-1"""
@@ -301,8 +301,8 @@ def scaled_factor(U: Array, D_inverse: Any) -> tuple[Any, LinearOperator]:
 # --------------------------------------------------------------------------------------------------
 
 
-@rule(inv, Sum[Projection, SHIFT])  # type: ignore[misc]
-@rule(inv, Sum[Scaled[Projection], SHIFT])  # type: ignore[misc]
+@rule(inv, Sum[Projection, SHIFT])
+@rule(inv, Sum[Scaled[Projection], SHIFT])
 def inv_shifted_projection(A: Any, method: Any) -> LinearOperator:
     """(a Q Q^H + c I)^-1 = c^-1 (I - a (a + c)^-1 Q Q^H)"""
     a, P, shift = multiple_and_shift(A)
@@ -357,8 +357,8 @@ def _seen_number(x: Any) -> Any:
     return None if value is None else np.asarray(value)
 
 
-@rule(inv, Sum[Scaled, SHIFT])  # type: ignore[misc]
-@rule(inv, Sum[Scaled[Projection | Product], SHIFT])  # type: ignore[misc]  # and then by `kailath`
+@rule(inv, Sum[Scaled, SHIFT])
+@rule(inv, Sum[Scaled[Projection | Product], SHIFT])  # and then by `kailath`
 def inv_shifted_multiple(A: Any, method: Any) -> Any:
     """(a A + c I)^-1 = a^-1 (A + c a^-1 I)^-1, and c^-1 I if a is zero"""
     multiple, shift = arrange(A, Scaled, SHIFT)
@@ -384,7 +384,7 @@ def has_similarity(A: Any) -> bool:
     return any(isinstance(term, Product) and is_similarity(term) for term in A.operands)
 
 
-@rule(inv, Sum[SIMILAR, SHIFT], when=has_similarity)  # type: ignore[misc]
+@rule(inv, Sum[SIMILAR, SHIFT], when=has_similarity)
 def inv_shifted_similarity(A: Any, method: Any) -> LinearOperator:
     """(V A V^-1 + c I)^-1 = V (A + c I)^-1 V^-1: of a known eigendecomposition, A is diagonal"""
     product, shift = arrange(A, Product, SHIFT)
@@ -404,7 +404,7 @@ def kronecker_of_self_adjoint(A: LinearOperator) -> bool:
     return has_common_factors(kronecker_and_shift(A)[0])
 
 
-@rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=kronecker_of_self_adjoint)  # type: ignore[misc]
+@rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=kronecker_of_self_adjoint)
 def inv_shifted_kronecker(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + c I)^-1 = (Q ⊗ P) (Λ ⊗ M + c)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
     known = differentiable_inverse(A)

@@ -194,7 +194,7 @@ def shift_keeps_adjoint(A: Any) -> bool:
     return not A.properties & SELF_ADJOINT or isinstance(shift, Identity) or is_real(shift.c)
 
 
-@eig_rule(Sum[SHIFT, ...], when=shift_keeps_adjoint)  # type: ignore[misc]
+@eig_rule(Sum[SHIFT, ...], when=shift_keeps_adjoint)
 def eig_shifted(A: Any, asked: Asked) -> Pairs:
     """A + c I has the eigenvalues λ + c and the eigenvectors of A"""
     which, is_hermitian = asked.which, asked.is_hermitian
@@ -247,7 +247,7 @@ def is_a_similarity(A: Any) -> bool:
     return len(A.operands) >= 3 and is_square(A) and are_adjoint(A.operands[0], A.operands[-1])
 
 
-@eig_rule(Product[Stiefel, ..., LinearOperator], when=is_a_similarity, hereditary=True)  # type: ignore[misc]
+@eig_rule(Product[Stiefel, ..., LinearOperator], when=is_a_similarity, hereditary=True)
 def eig_similarity(A: Any, asked: Asked) -> Pairs:
     """Q A Q^H has the eigenvalues of A and eigenvectors Q V; 0 for the orthogonal complement of
     Q"""
