@@ -12,12 +12,14 @@ VENV := .venv
 DEMO := .venv-demo
 PEERS := .venv-bench
 OLDEST := .venv-oldest
+DIST := .venv-dist
+LARGEST_ARCHIVE := 3000000# bytes, of the wheel (1.0 MB) and of the source archive (2.2 MB)
 BIN  := $(VENV)/bin
 PIP_INSTALL := -m pip install --disable-pip-version-check --progress-bar off --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-oldest test-gpu fuzz lint format docs bench bench-paper clean distclean
+.PHONY: help demo test test-oldest test-gpu fuzz lint format docs dist bench bench-paper clean distclean
 
 help:
 	@echo "make demo       a million unknowns in NumPy: installs NumPy, SciPy and matplotlib alone, runs examples/demo.py"
@@ -27,6 +29,7 @@ help:
 	@echo "make fuzz       random operators against dense references: SEED=0 MINUTES=1 (for each backend)"
 	@echo "make lint       ruff and mypy alone;  make format: let ruff rewrite the files"
 	@echo "make docs       the site, into site/"
+	@echo "make dist       wheel and source archive, into dist/: checked, and tried in an empty environment"
 	@echo "make bench      every script of benchmarks/, in an environment with the libraries that compete"
 	@echo "make bench-paper  the paper's figures alone; PAPER=\"structure-a --scale 1\" picks figures and sizes"
 	@echo "make clean      remove caches and outputs;  make distclean: the environments too"
@@ -106,6 +109,23 @@ docs: export NO_MKDOCS_2_WARNING = 1# mkdocs is held below 2 in pyproject.toml
 docs: $(VENV)/.installed
 	$(BIN)/mkdocs build --strict
 
+# The wheel is installed with NumPy and SciPy alone, away from this folder, so that only what it ships is tried.
+dist:
+	rm -rf dist $(DIST)
+	$(call make_environment,$(DIST))
+	$(DIST)/bin/python $(PIP_INSTALL) build twine
+	$(DIST)/bin/python -m build --outdir dist .
+	$(DIST)/bin/twine check --strict dist/*
+	@for file in dist/*; do size=$$(wc -c < $$file); echo "$$file: $$size bytes"; \
+	    test $$size -le $(LARGEST_ARCHIVE) || { echo "$$file is larger than $(LARGEST_ARCHIVE) bytes"; exit 1; }; done
+	rm -rf $(DIST) && $(PYTHON) -m venv $(DIST)
+	$(DIST)/bin/python $(PIP_INSTALL) dist/*.whl
+	cd dist && ../$(DIST)/bin/python -I -W error -c "import numpy as np, colinear as co; from colinear import signals; \
+	    from importlib.metadata import version; assert co.__version__ == version('colinear'); \
+	    A = co.Identity(400) - signals.laplacian((20, 20)); x, info = co.solve(A, np.ones(400), info=True); \
+	    assert info.status.name == 'SUCCESS' and np.allclose(A @ x, 1); print('colinear', co.__version__, 'solves')"
+	cd dist && ../$(DIST)/bin/colinear --help > /dev/null
+
 # problems.py holds the problems of the others. In an environment of its own, since it has all the libraries that compete.
 BENCHMARKS = $(filter-out benchmarks/problems.py,$(wildcard benchmarks/*.py))
 bench: $(PEERS)/.installed
@@ -119,4 +139,4 @@ clean:
 	find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean
-	rm -rf $(VENV) $(DEMO) $(PEERS) $(OLDEST)
+	rm -rf $(VENV) $(DEMO) $(PEERS) $(OLDEST) $(DIST)

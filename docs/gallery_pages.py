@@ -26,8 +26,10 @@ LARGEST = 60_000  # bytes of a picture
 
 # What belongs together, in the order in which it is shown. An example that is not here comes at the end.
 GROUPS = {
+    "First programs": "first_physics first_statistics first_torch first_jax first_signals",
     "Data": "demo principal_components ridge_regression gaussian_process multitask_process random_features spectral_clustering",
     "Physics": "hydrogen_atom minimal_surface bi_poisson neural_pde",
+    "Signals": "total_variation",
     "Networks": "equivariant_layers second_order hessian_spectrum",
 }
 
@@ -101,11 +103,17 @@ def page() -> str:
     lines = [HEAD]
     for group, names in groups.items():
         firsts = [described(name)[0].replace("|", "\\|") for name in names]
-        rows = [
-            f"| [{title(name)}](#{name.replace('_', '-')}) | {first} |"
+        cards = [
+            f"- [![](figures/{name}.png)](#{name.replace('_', '-')})\n\n"
+            f"    **[{title(name)}](#{name.replace('_', '-')})**\n\n    {first}\n"
             for name, first in zip(names, firsts, strict=True)
         ]
-        lines += ["\n".join([f"| {group} | |", "| --- | --- |", *rows, ""])]
+        # a list in a grid: mkdocs-material draws it as cards
+        lines += [
+            f'**{group}**\n\n<div class="grid cards thumbnails" markdown>\n',
+            *cards,
+            "</div>\n",
+        ]
     for group, names in groups.items():
         lines += [f"## {group}\n", *map(section, names)]
     return "\n".join(lines)

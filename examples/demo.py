@@ -151,7 +151,7 @@ def main() -> None:
     residual = float(np.max(info.residual))
 
     print(f"\ncolinear.solve     {elapsed:8.2f} s   relative residual {residual:.1e}   {co.Status(int(info.status)).name}")
-    iterations, seconds, theirs = by_hand(K1.A, noise, y, arguments.seconds)
+    iterations, seconds, theirs = by_hand(K1.to_dense(), noise, y, arguments.seconds)
     print(f"SciPy's CG by hand {seconds:8.2f} s   relative residual {theirs:.1e}   after {iterations} iterations")
     print(
         f"\nerror of the image: {np.std(noisy - truth):.3f} before, {np.std(found - truth):.3f} after; log-evidence {evidence:,.0f}"

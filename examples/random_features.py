@@ -14,6 +14,7 @@ which the matrix inversion lemma solves, and the determinant lemma gives its lik
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import gallery
 import numpy as np
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         ("conjugate gradients", co.opaque(K), co.CG(tol=1e-8)),
         ("minibatches (SVRG)", K, co.SVRG(tol=1e-8, batch_size=count // 10, max_iters=5 if options.small else 10)),
     ):
-        (other, info), seconds = gallery.timed(lambda A=A, method=method: co.solve(A, b, method, info=True), 1)
+        (other, info), seconds = gallery.timed(partial(co.solve, A, b, method, info=True), 1)
         passes = np.linspace(0, float(info.matvecs), len(info.history))
         curves[name] = passes, info.history
         residual, status = float(info.residual.max()), co.Status(int(info.status)).name

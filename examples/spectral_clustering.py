@@ -42,7 +42,8 @@ def planted(groups: int, size: int, rng: np.random.Generator) -> tuple[Any, np.n
     """A random graph in which a pair of one group is connected with probability 0.2, any other with 0.01; and the groups."""
     group = rng.permutation(np.repeat(np.arange(groups), size))
     chance = np.where(group[:, None] == group, 0.2, 0.01)
-    W, nodes = graph(*np.nonzero(np.triu(rng.random(chance.shape) < chance, 1)), len(group))
+    rows, columns = np.nonzero(np.triu(rng.random(chance.shape) < chance, 1))
+    W, nodes = graph(rows, columns, len(group))
     return W, group[nodes]
 
 

@@ -100,6 +100,7 @@ def test_import_loads_no_framework(imported: set[str], framework: str) -> None:
         "sklearn",  # the extra of colinear.estimators
         "colinear.estimators",  # conveniences outside the core
         "colinear.gp",
+        "colinear.signals",
     ],
 )
 def test_import_loads_nothing_that_is_slow_and_may_not_be_needed(
@@ -119,6 +120,14 @@ def test_version_is_that_of_the_distribution() -> None:
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("colinear runs from its source folder here and is not installed")
     assert colinear.__version__ == distributed
+
+
+def test_the_version_is_the_same_wherever_it_stands() -> None:
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    cited = re.search(r"^version: (.+)$", (root / "CITATION.cff").read_text(), re.MULTILINE)
+    assert cited is not None
+    assert project["version"] == cited[1] == colinear.__version__
 
 
 def test_types_are_shipped() -> None:

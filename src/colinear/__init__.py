@@ -37,8 +37,6 @@ from .explain import Plan, explain
 from .factors.inverse import Inverse
 from .functions import *
 from .functions.factorisations.kept import Factorized
-from .functions.low_rank import nystrom, rp_cholesky
-from .functions.low_rank.sketches import cur, interpolative, range_finder
 from .info import Info
 from .methods import *
 from .operators import *
@@ -47,7 +45,7 @@ from .properties import PD, PSD, SelfAdjoint, Stiefel, Symmetric, Unitary
 from .status import Status
 from .verify import verify
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> object:

@@ -18,7 +18,7 @@ from markdown.extensions.toc import slugify
 import colinear
 from colinear.dispatch.functions import Function
 from colinear.operators.base import LinearOperator
-from colinear.operators.tree import own_annotations
+from colinear.operators.tree import own_fields
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -131,7 +131,7 @@ def test_the_table_of_operators_agrees_with_the_code(key: str) -> None:
     )
     of_arrays = {
         name
-        for name, a in own_annotations(cls).items()
+        for name, a in own_fields(cls).items()
         if re.search("Array|Scalar|LinearOperator|Any", a)
     }
     assert of_arrays <= set(stored), "all that may hold arrays"

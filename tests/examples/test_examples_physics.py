@@ -21,8 +21,10 @@ def found(
     monkeypatch.syspath_prepend(str(EXAMPLES))
 
     def run(example: str) -> dict[str, float]:
-        if "import torch" in (EXAMPLES / f"{example}.py").read_text(encoding="utf-8"):
-            pytest.importorskip("torch")
+        text = (EXAMPLES / f"{example}.py").read_text(encoding="utf-8")
+        for framework in ("torch", "jax"):
+            if f"import {framework}" in text:
+                pytest.importorskip(framework)
         picture = tmp_path / f"{example}.png"
         results = importlib.import_module(example).main(["--small", "--output", str(picture)])
         assert picture.stat().st_size > 5_000
@@ -84,3 +86,18 @@ def test_the_spectrum_of_a_hessian_is_that_of_the_dense_matrix(found):
     assert spectrum["ends"] < 1e-6 and spectrum["inside"] >= 0.9
     assert spectrum["smallest"] < 0 < spectrum["largest"]  # not yet at a minimum, or at a saddle
     assert spectrum["Gauss-Newton"] < 0.35
+
+
+def test_total_variation_keeps_edges(found):
+    errors = found("total_variation")
+    assert errors["ADMM"] < 0.7 * errors["smoothed"] < errors["noisy"]
+    assert errors["projections"] < 0.5 * errors["least squares"]
+
+
+def test_first_programs_find_what_they_look_for(found):
+    """As a physicist, a statistician, users of torch and JAX and one of signals would write them."""
+    assert found("first_physics")["lowest"] == pytest.approx(19.74, abs=0.02)  # 2 π², of the grid
+    assert found("first_statistics")["slope"] == pytest.approx(1, abs=0.02)
+    assert found("first_torch")["noise"] == pytest.approx(0.1, abs=0.02)
+    assert found("first_jax")["error"] < 0.3
+    assert found("first_signals")["error"] < 0.06
