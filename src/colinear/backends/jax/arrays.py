@@ -303,11 +303,17 @@ def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> ja
     return norm if keepdims else jnp.squeeze(norm, axis)
 
 
+def _by_rows(x: Any) -> jax.Array:
+    """x, stored row after row, as XLA's transforms on the CPU take and give arrays: where what
+    follows wants it otherwise, XLA passes that on to them and fails (jaxlib 0.10)."""
+    return jax.lax.optimization_barrier(x.reshape(-1)).reshape(x.shape) if x.ndim > 1 else x
+
+
 def _each_axis(transform: Callable, x: Any, axes: Any = None) -> jax.Array:
     """One axis after another: XLA has transforms of at most three."""
     x = x.astype(complex_dtype(x.dtype))
     for axis in range(x.ndim) if axes is None else axes:
-        x = transform(x, axis=axis) if x.size else x
+        x = _by_rows(transform(x, axis=axis)) if x.size else x
     return x
 
 
@@ -317,15 +323,15 @@ fftn, ifftn = (half(functools.partial(_each_axis, f)) for f in (jnp.fft.fft, jnp
 @half
 def rfftn(x: Any, axes: Any) -> jax.Array:
     """The transform of real numbers: the first half of the last axis, which determines the rest."""
-    return _each_axis(jnp.fft.fft, jnp.fft.rfft(x, axis=axes[-1]), axes[:-1])
+    return _each_axis(jnp.fft.fft, _by_rows(jnp.fft.rfft(x, axis=axes[-1])), axes[:-1])
 
 
 @half
 def irfftn(x: Any, shape: Any, axes: Any) -> jax.Array:
     """The real numbers of this shape (along the axes) of which `x` is the transform."""
     for length, axis in zip(shape[:-1], axes[:-1], strict=True):
-        x = jnp.fft.ifft(x, length, axis)
-    return jnp.fft.irfft(x, shape[-1], axes[-1])
+        x = _by_rows(jnp.fft.ifft(x, length, axis))
+    return _by_rows(jnp.fft.irfft(x, shape[-1], axes[-1]))
 
 
 # scattered
