@@ -42,6 +42,7 @@ def operators(put):
     data, points = rng.normal(size=(8 * N, N)) / np.sqrt(8 * N), rng.normal(size=(N, 2))
     U, d = rng.normal(size=(N, 4)), 1 + rng.random(N)
     stack = np.stack([spd(N, seed) for seed in range(8)])
+    bump = np.outer([1.0, 2.0, 1.0], [1.0, 2.0, 1.0]) / 16
     line = sp.diags([-1.0, 2.5, -1.0], [-1, 0, 1], (N, N)).tocsr()
     psd = lambda n: co.PSD(co.Dense(put(spd(n), 0)))
     kronecker = lambda: co.Kronecker(psd(8), psd(8))
@@ -69,7 +70,12 @@ def operators(put):
             co.MatrixFree(multiply, (N, N), parameters=(put(spd(N), 0),), dtype=jnp.float64)
         ),
         "toeplitz": lambda: co.PSD(co.Toeplitz(put(np.r_[3.0, 1.0, np.zeros(N - 2)], None))),
+        "convolution": lambda: co.PSD(
+            co.Convolution(put(bump, None), (8, 8), boundary="zero", centered=True)
+        )
+        + 2.0 * co.Identity(N),
         "gram": lambda: (lambda D: D.T @ D)(co.Dense(put(data, 0))),
+        "opaque": lambda: co.opaque((lambda D: D.T @ D)(co.Dense(put(data, 0)))),
         "hessian": lambda: co.PSD(
             co.Hessian(energy, put(np.ones(N), 0), parameters=(put(data, 0),))
         ),
@@ -83,6 +89,8 @@ def calls():
         "solve": lambda A, b: co.solve(A, b),
         "cg": lambda A, b: co.solve(A, b, co.CG(tol=1e-10)),
         "gmres": lambda A, b: co.solve(A, b, co.GMRES(tol=1e-10)),
+        "cholesky": lambda A, b: co.solve(A, b, co.Cholesky()),
+        "minres": lambda A, b: co.solve(A, b, co.MINRES(tol=1e-10)),
         "logdet": lambda A, b: co.logdet(A),
         "slq": lambda A, b: co.logdet(A, co.SLQ(probes=8, seed=0)),
         "trace": lambda A, b: co.trace(A),
@@ -177,6 +185,20 @@ def iterations(put):
     return found
 
 
+def explore(mode, wanted=""):
+    """Print every pair of a mode, with its time, as it comes."""
+    import time
+    kind = jax.sharding.AxisType.Explicit if "explicit" in mode else jax.sharding.AxisType.Auto
+    wrap = jax.jit if "jit" in mode else (lambda f: f)
+    put = place_on(kind)
+    for name in operators(on_one):
+        for call in calls():
+            if wanted in f"{name} {call}":
+                start = time.process_time()
+                found = compare(put, [(name, call)], wrap)
+                print(mode, found, round(time.process_time() - start, 2), flush=True)
+
+
 def main():
     automatic = place_on(jax.sharding.AxisType.Auto)
     names, few = list(operators(on_one)), ("dense", "low_rank")
@@ -202,4 +224,4 @@ def main():
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    main()
+    explore(*sys.argv[1:]) if sys.argv[1:] else main()
