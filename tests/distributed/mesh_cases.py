@@ -139,40 +139,50 @@ def compare(put, pairs, wrap=lambda f: f):
             found[f"{name} {call}"] = [repr(error)[:300], "", 0]
             continue
         difference = float(np.max(np.abs(np.asarray(x) - expected)))
-        found[f"{name} {call}"] = [difference, str(x.sharding.spec), len(x.devices())]
+        layout = str(getattr(x.sharding, "spec", "one device"))
+        found[f"{name} {call}"] = [difference, layout, len(x.devices())]
     return found
 
 
+KINDS = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
+
+
 def collectives(program):
-    """The sizes of what is summed over devices, and gathered, in the body of each innermost loop of
-    a compiled program. (The loop around that of CG starts it again from a true residual.)"""
+    """The sizes of what devices send to each other in one round of each innermost loop of a
+    compiled program that sends anything. (The loop around that of CG starts it again from a true
+    residual; the loop over the blocks of a kernel sends nothing.)"""
     parts = {
         part.split(maxsplit=1)[0].lstrip("%"): part
         for part in re.split(r"\n(?=%|ENTRY)", program)
         if part.startswith("%")
     }
+    bodies = set(re.findall(r"body=%([\w.\-]+)", program))
 
-    def reached(name, seen):
-        if name in parts and name not in seen:
-            seen.add(name)
-            for other in re.findall(r"%([\w.\-]+)", parts[name]):
-                reached(other, seen)
+    def reached(name, seen, inside):
+        """The parts of a loop, but those of the loops inside of it, which are noted."""
+        seen.add(name)
+        for other in re.findall(r"%([\w.\-]+)", parts[name]):
+            if other in bodies and other not in seen:
+                inside.add(other)
+            elif other in parts and other not in seen:
+                reached(other, seen, inside)
         return seen
 
-    found = []
-    for body in sorted(set(re.findall(r"body=%([\w.\-]+)", program))):
-        text = "\n".join(parts[part] for part in sorted(reached(body, set())))
-        if " while(" in text:
-            continue
-        sizes = {}
-        for kind in ("all-reduce", "all-gather", "all-to-all"):
-            lines = re.findall(rf"= (.*?) {kind}(?:-start)?\(", text)
-            sizes[kind] = [
-                sum(int(np.prod([int(d) for d in shape.split(",") if d])) for shape in shapes)
-                for shapes in (re.findall(r"[a-z]\d+\[([\d,]*)\]", line) for line in lines)
-            ]
-        found.append(sizes)
-    return found
+    sent, nested = {}, {}
+    for body in bodies:
+        nested[body] = set()
+        text = "\n".join(parts[part] for part in reached(body, set(), nested[body]))
+        sent[body] = {kind: sizes_of(text, kind) for kind in KINDS}
+    sends = lambda body: any(sent[body].values()) or any(map(sends, nested[body]))
+    found = [body for body in bodies if sends(body) and not any(map(sends, nested[body]))]
+    return [sent[body] for body in sorted(found)]
+
+
+def sizes_of(text, kind):
+    """How many numbers each collective of a kind gives."""
+    lines = re.findall(rf"= (.*?) {kind}(?:-start)?\(", text)
+    shapes = (re.findall(r"[a-z]\d+\[([\d,]*)\]", line) for line in lines)
+    return [sum(int(np.prod([int(d) for d in s.split(",") if d])) for s in each) for each in shapes]
 
 
 def iterations(put):
