@@ -70,10 +70,10 @@ def operators(put):
             co.MatrixFree(multiply, (N, N), parameters=(put(spd(N), 0),), dtype=jnp.float64)
         ),
         "toeplitz": lambda: co.PSD(co.Toeplitz(put(np.r_[3.0, 1.0, np.zeros(N - 2)], None))),
-        "convolution": lambda: co.PSD(
-            co.Convolution(put(bump, None), (8, 8), boundary="zero", centered=True)
-        )
-        + 2.0 * co.Identity(N),
+        "convolution": lambda: (
+            co.PSD(co.Convolution(put(bump, None), (8, 8), boundary="zero", centered=True))
+            + 2.0 * co.Identity(N)
+        ),
         "gram": lambda: (lambda D: D.T @ D)(co.Dense(put(data, 0))),
         "opaque": lambda: co.opaque((lambda D: D.T @ D)(co.Dense(put(data, 0)))),
         "hessian": lambda: co.PSD(
@@ -198,6 +198,7 @@ def iterations(put):
 def explore(mode, wanted=""):
     """Print every pair of a mode, with its time, as it comes."""
     import time
+
     kind = jax.sharding.AxisType.Explicit if "explicit" in mode else jax.sharding.AxisType.Auto
     wrap = jax.jit if "jit" in mode else (lambda f: f)
     put = place_on(kind)

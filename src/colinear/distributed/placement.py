@@ -123,7 +123,9 @@ def place_product(A: Any, place: Any) -> Any:
 @rule(placement, MatrixFree)
 def place_matrix_free(A: Any, place: Any) -> Any:
     """The parameters cut along their first dimension, if it is that of the data"""
-    return A._replace(parameters=_data_cut(A.parameters, place), context=A.context._replace(device=None))
+    return A._replace(
+        parameters=_data_cut(A.parameters, place), context=A.context._replace(device=None)
+    )
 
 
 @rule(placement, Jacobian | Hessian)

@@ -10,7 +10,7 @@ from .. import backends
 from ..backends import Array, namespace_of
 from ..dispatch import rule
 from ..functions import diag
-from ..operators import Banded, LinearOperator, Sparse
+from ..operators import LinearOperator, Sparse
 from ..operators.banded import natural_length
 from ..operators.context import as_one_block, kind_of
 from ..operators.sparse import SparseRows, SparseStructure, from_coordinates

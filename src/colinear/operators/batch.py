@@ -207,7 +207,9 @@ def map_batch(A: Any, axis: int, f: Any) -> Any:
             is_cut = x.ndim >= -dimension and x.shape[int(dimension)] == size
             return f(x, int(dimension) if is_cut else None)
 
-        return B._replace(**{name: map_parts(getattr(B, name), mapped, leaf) for name in B._dynamic})
+        return B._replace(
+            **{name: map_parts(getattr(B, name), mapped, leaf) for name in B._dynamic}
+        )
 
     return mapped(A)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..backends import Array, adjoint, inner_products, mesh_module
 from ..errors import DtypeError
+from ..rates import memory_to_form
 from .base import LinearOperator
 from .context import as_array, kind_of, of_array
 from .transposed import Adjoint, Transpose
@@ -92,6 +93,14 @@ class Dense(LinearOperator, init=False):
         return self.A
 
     _dense_flops = 0.0
+
+
+def is_at_hand(A: LinearOperator) -> bool:
+    """Whether the matrix of A is there to be factored: it is stored, and where it is cut over the
+    devices of a mesh, each of them has memory for all of it."""
+    if not isinstance(A, Dense):
+        return False
+    return mesh_module(A._context.device) is None or A.nbytes <= memory_to_form(A)
 
 
 # A triangular matrix, read from one half of a stored one.

@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import backends
 from ..backends import Array, namespace_of
+from ..dispatch import calls
 from ..errors import ShapeError
 from ..rates import memory_to_form
 from .base import LinearOperator
@@ -78,6 +79,9 @@ class Kernel(LinearOperator, init=False):
             raise TypeError(
                 f"Kernel: k must be a function of two sets of points, not {type(k).__name__}."
             )
+        if calls.are_strict(X):
+            make = lambda X, Y, parameters: Kernel(k, X, Y, parameters, block)
+            return calls.ordinary(make, X, Y, parameters)
         if block is not None:
             if block != int(block) or block < 1:
                 raise ValueError(f"Kernel: block must be a positive number of rows, not {block!r}.")
@@ -137,7 +141,9 @@ class Kernel(LinearOperator, init=False):
         context = context_of("Kernel", self.leaves())
         if 0 in self.shape:
             return context
-        return _with_dtype_of(self._entries(*map(_first_point, self._points())), context)
+        first = lambda X, K: K._entries(*map(_first_point, K._points()))
+        run = calls.ordinary if calls.are_strict(self.X) else lambda f, *arguments: f(*arguments)
+        return _with_dtype_of(run(first, self.X, self), context)
 
     def _transpose(self) -> LinearOperator:
         return self._replace(transposed=not self.transposed)
