@@ -11,6 +11,7 @@ True
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 from . import backends, testing
@@ -49,12 +50,15 @@ __version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> object:
-    """`OperatorModule` is a class of torch's, which is imported with it, and so not listed in
-    `__all__`."""
+    """What is loaded when it is asked for: `OperatorModule`, a class of torch's, and what puts
+    operators on meshes."""
     if name == "OperatorModule":
         from .backends.torch.module import OperatorModule
 
         return OperatorModule
+    if name in ("distributed", "shard", "gather", "AllReduce"):
+        distributed = importlib.import_module("colinear.distributed")
+        return distributed if name == "distributed" else getattr(distributed, name)
     raise AttributeError(f"module 'colinear' has no attribute {name!r}")
 
 

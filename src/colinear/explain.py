@@ -8,6 +8,7 @@ and something of the shape of the result.
 from __future__ import annotations
 
 import html
+import importlib
 import math
 import warnings
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from .backends import mesh_module
 from .dispatch import Choice, Cost, Function, Rule, functions, signature
 from .dispatch.calls import why_whole
 from .dispatch.resolution import guard_name
@@ -30,6 +32,8 @@ Displaced = tuple[Rule, str] | None
 # measured; where it runs an algorithm, and where it computes a formula.
 DIRECT_WORK = 40.0, 30.0
 FORMULA_WORK = 10.0, 5.0
+# methods that take a matrix whole
+FACTORISATIONS = frozenset({"Cholesky", "LU", "LDL", "QR", "Eigh", "Eig", "SVD"})
 WIDEST_EXPRESSION = 60  # characters of an operator in a line of the plan
 
 
@@ -124,7 +128,12 @@ def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Pl
             function(*arguments, **keywords)
     finally:
         state.current = outer
-    return replace(planner.plans[0], figures=planner.figures)
+    figures = planner.figures
+    if planner.first is not None and mesh_module(planner.first._context.device) is not None:
+        # outside the core, and loaded only for operators on meshes
+        communication = importlib.import_module("colinear.distributed.communication")
+        figures += "\n" + communication.describe(planner.first, planner.gathered)
+    return replace(planner.plans[0], figures=figures)
 
 
 def _examples(f: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
@@ -145,6 +154,8 @@ class Planner:
         self.plans: list[Plan] = []
         self.has_begun = False
         self.figures = ""  # where the rates come from
+        self.first: Any = None  # the operator of the call that is explained
+        self.gathered: dict[str, float] = {}  # bytes on each device of a mesh, by method
         # whether rules that were not taken are planned too, for their costs
         self.compares = compares
 
@@ -160,6 +171,8 @@ class Planner:
 
         `displaced`: a rule that the method does not allow, and why.
         """
+        if not self.has_begun:
+            self.first = A
         siblings, self.plans, self.has_begun = self.plans, [], True
         rates = rates_of(A)
         self.figures = rates.origin
@@ -187,6 +200,9 @@ class Planner:
                 seconds = products * product.seconds + calls * rates.call
                 product = replace(product, seconds=seconds)
             own = sum((child.cost for child in children), product)
+        if name in FACTORISATIONS and mesh_module(A._context.device) is not None:
+            size = float(math.prod(A.shape) * A.dtype.itemsize)
+            self.gathered[name] = self.gathered.get(name, 0.0) + size
         own = timed(Cost.of(own), rates)
         own = replace(own, seconds=own.seconds + rates.call)
         rejected = tuple(_rejected(f, A, arguments, chosen, displaced)) if self.compares else ()

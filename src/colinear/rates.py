@@ -179,7 +179,8 @@ def _place(A: Any) -> tuple[str, Any]:
 
 def _beside_host(device: Any) -> Any:
     """The device, None for the host."""
-    return None if device is None or "cpu" in str(device).lower() else device
+    shown = str(getattr(device, "devices", device)).lower()  # a mesh shows its devices
+    return None if device is None or "cpu" in shown else device
 
 
 def _machine(A: Any) -> Machine:

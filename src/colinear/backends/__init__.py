@@ -48,6 +48,8 @@ NAMES: tuple[str, ...] = tuple(
 KNOWN = ("numpy", "torch", "jax")
 _FRAMEWORK_OF_ROOT = {"numpy": "numpy", "torch": "torch", "jax": "jax", "jaxlib": "jax"}
 
+_FRAMEWORK_OF_MESH = {"Mesh": "jax", "AbstractMesh": "jax", "DeviceMesh": "torch"}
+
 _loaded: dict[str, ModuleType] = {}
 _callbacks: list[Callable[[ModuleType], Any]] = []
 # By type. Python's own are there from the start: looking one up is then a dictionary access that
@@ -92,6 +94,19 @@ def _load(name: str) -> ModuleType:
         for callback in list(_callbacks):
             callback(module)
     return module
+
+
+def mesh_module(place: Any) -> Any:
+    """Return the file of a backend that cuts arrays over the devices of meshes like this one, or
+    None if `place` is no mesh: a device, say.
+
+    Such a file has `axis_sizes`, `place_on_mesh`, `cuts_of`, `gather_whole`, `from_local_rows`,
+    `local_rows`, `bytes_per_device`, `apply_by_rows` and `CUTS_EVENLY`.
+    """
+    framework = _FRAMEWORK_OF_MESH.get(type(place).__name__)
+    if framework is None or type(place).__module__.partition(".")[0] not in (framework, "jaxlib"):
+        return None
+    return importlib.import_module(f"{get(framework).__name__}.mesh")
 
 
 def loaded() -> tuple[ModuleType, ...]:

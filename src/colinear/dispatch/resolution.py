@@ -93,8 +93,8 @@ class Cost:
     seconds: float = field(default=math.nan, compare=False)  # which differ between machines
 
     def __str__(self) -> str:
-        flops = _human(self.flops, 1000.0, ("", "k", "M", "G", "T", "P", "E"))
-        memory = _human(self.memory, 1024.0, ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
+        flops = human(self.flops, 1000.0, ("", "k", "M", "G", "T", "P", "E"))
+        memory = human(self.memory, 1024.0, ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
         time = "" if math.isnan(self.seconds) else f", {_time_text(self.seconds)}"
         return f"{flops}flop, {memory}B{time}"
 
@@ -109,7 +109,7 @@ class Cost:
         return x if isinstance(x, Cost) else Cost(float(x))
 
 
-def _human(x: float, step: float, prefixes: tuple[str, ...]) -> str:
+def human(x: float, step: float, prefixes: tuple[str, ...]) -> str:
     power = 0 if math.isfinite(x) else len(prefixes)
     while abs(x) >= step * 0.9995 and power < len(prefixes) - 1:
         x, power = x / step, power + 1

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, adjoint, inner_products
+from ..backends import Array, adjoint, inner_products, mesh_module
 from ..errors import DtypeError
+from ..rates import memory_to_form
 from .base import LinearOperator
 from .context import as_array, kind_of, of_array
+from .transposed import Adjoint, Transpose
 from .tree import Shape, conjugate_leaves, memo
 
 # A matrix that is stored.
@@ -43,10 +45,20 @@ class Dense(LinearOperator, init=False):
         return tuple(self.A.shape)
 
     def _transpose(self) -> LinearOperator:
+        if self._is_cut:
+            return Transpose._of(self)
         return Dense._of(self.xp.matrix_transpose(self.A))
 
     def _adjoint(self) -> LinearOperator:
+        if self._is_cut:
+            return Adjoint._of(self)
         return Dense._of(adjoint(self.xp, self.A))
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether a transpose would be another array, which takes as much memory of every device
+        of a mesh: in JAX it would, and A^T B is as quick."""
+        return self.xp.is_functional and mesh_module(self._context.device) is not None
 
     _conj = conjugate_leaves
 
@@ -81,6 +93,14 @@ class Dense(LinearOperator, init=False):
         return self.A
 
     _dense_flops = 0.0
+
+
+def is_at_hand(A: LinearOperator) -> bool:
+    """Whether the matrix of A is there to be factored: it is stored, and where it is cut over the
+    devices of a mesh, each of them has memory for all of it."""
+    if not isinstance(A, Dense):
+        return False
+    return mesh_module(A._context.device) is None or A.nbytes <= memory_to_form(A)
 
 
 # A triangular matrix, read from one half of a stored one.

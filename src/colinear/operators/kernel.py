@@ -7,7 +7,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from .. import backends
 from ..backends import Array, namespace_of
+from ..dispatch import calls
 from ..errors import ShapeError
 from ..rates import memory_to_form
 from .base import LinearOperator
@@ -68,6 +70,7 @@ class Kernel(LinearOperator, init=False):
     block: int | None
     transposed: bool  # whether this is the transpose of k(X, Y): its rows are then those of Y
     parameter_batch: Shape  # leading dimensions of what k gives
+    spread: tuple[Any, str] | None  # the mesh, and its axis, over which the rows are divided
 
     def __new__(
         cls, k: Callable, X: Any, Y: Any = None, parameters: tuple = (), block: int | None = None
@@ -76,6 +79,9 @@ class Kernel(LinearOperator, init=False):
             raise TypeError(
                 f"Kernel: k must be a function of two sets of points, not {type(k).__name__}."
             )
+        if calls.are_strict(X):
+            make = lambda X, Y, parameters: Kernel(k, X, Y, parameters, block)
+            return calls.ordinary(make, X, Y, parameters)
         if block is not None:
             if block != int(block) or block < 1:
                 raise ValueError(f"Kernel: block must be a positive number of rows, not {block!r}.")
@@ -98,7 +104,7 @@ class Kernel(LinearOperator, init=False):
         # parameters of another framework are refused here
         context = context_of("Kernel", arrays_in((points, parameters)))
         if any(0 in P.shape[:-1] for P in points):
-            return cls._of(k, X, Y, parameters, block, False, ())
+            return cls._of(k, X, Y, parameters, block, False, (), None)
         xp = namespace_of(X)
         first = [_first_point(X), _first_point(points[-1])]
         k, hidden = xp.hoist(k, lambda: [(*first, *parameters)], ((0, -2, -2), (1, -2, -1)))
@@ -110,7 +116,7 @@ class Kernel(LinearOperator, init=False):
                 f"Kernel: the points have the batch shape {X.shape[:-2]} and the parameters "
                 f"{batch}; one batch at a time. Use the framework's vmap over both."
             )
-        self = cls._of(k, X, Y, parameters, block, False, batch)
+        self = cls._of(k, X, Y, parameters, block, False, batch, None)
         self.__dict__["_context"] = _with_dtype_of(entry, context)
         return self
 
@@ -135,14 +141,18 @@ class Kernel(LinearOperator, init=False):
         context = context_of("Kernel", self.leaves())
         if 0 in self.shape:
             return context
-        return _with_dtype_of(self._entries(*map(_first_point, self._points())), context)
+        first = lambda X, K: K._entries(*map(_first_point, K._points()))
+        run = calls.ordinary if calls.are_strict(self.X) else lambda f, *arguments: f(*arguments)
+        return _with_dtype_of(run(first, self.X, self), context)
 
     def _transpose(self) -> LinearOperator:
-        return self._of_points(self.X, self.Y, not self.transposed)
+        return self._replace(transposed=not self.transposed)
 
-    def _of_points(self, X: Array, Y: Array | None, transposed: bool) -> LinearOperator:
+    def _between(self, rows: Array, columns: Array) -> Any:
+        """The matrix with these points of its rows and columns, on one device."""
+        X, Y = (columns, rows) if self.transposed else (rows, columns)
         return Kernel._of(
-            self.k, X, Y, self.parameters, self.block, transposed, self.parameter_batch
+            self.k, X, Y, self.parameters, self.block, self.transposed, self.parameter_batch, None
         )
 
     def _entries(self, rows: Array, columns: Array) -> Array:
@@ -160,7 +170,13 @@ class Kernel(LinearOperator, init=False):
 
     def _matmat(self, V: Array) -> Array:
         is_one = not self.shape[:-2] and V.ndim > 2
-        return as_one_block(self._by_blocks, V) if is_one else self._by_blocks(V)
+        return as_one_block(self._multiplied, V) if is_one else self._multiplied(V)
+
+    def _multiplied(self, V: Array | None) -> Array:
+        """K V, or K itself without V: on each device of a mesh its rows."""
+        if self.spread is None:
+            return self._by_blocks(V)
+        return backends.program(self.backend, _multiply_on_mesh)(self, V)
 
     @property
     def _has_rows(self) -> bool:
@@ -169,11 +185,10 @@ class Kernel(LinearOperator, init=False):
     def _rows(self, indices: Array) -> LinearOperator:
         rows, columns = self._points()
         rows = self.xp.take(rows, indices, axis=-2)
-        X, Y = (columns, rows) if self.transposed else (rows, columns)
-        return self._of_points(X, Y, self.transposed)
+        return self._between(rows, columns)
 
     def _to_dense(self) -> Array:
-        return self._by_blocks(None)
+        return self._multiplied(None)
 
     def _prepare(self, is_planned: bool) -> LinearOperator:
         """The matrix, for the time of an iteration, if it fits into memory and nobody asked for
@@ -184,7 +199,7 @@ class Kernel(LinearOperator, init=False):
             return self
         if is_planned:  # an array without memory of its own
             return Dense._of(xp.broadcast_to(xp.zeros((), **kind_of(self)), self.shape))
-        return Dense._of(self._by_blocks(None))
+        return Dense._of(self._multiplied(None))
 
     def _by_blocks(self, V: Array | None) -> Array:
         """K V, or K itself without V: a loop over all blocks of all batch elements, one compiled
@@ -249,6 +264,27 @@ class Kernel(LinearOperator, init=False):
             f"Kernel({function_name(self.k)}, "
             f"{'x'.join(map(str, self.shape))}){'.T' if self.transposed else ''}"
         )
+
+
+def _multiply_on_mesh(xp: Any, K: Any, V: Array | None) -> Array:
+    """K V by rows: each device gathers the points of the columns and V, at once, and runs over the
+    blocks of its own rows."""
+    (mesh, axis), (rows, columns) = K.spread, K._points()
+    on_mesh: Any = backends.mesh_module(mesh)
+
+    def on_one(cut: Any, parameters: Any) -> Array:
+        rows, columns, *V = cut
+        if V and V[0].ndim == 2 and V[0].dtype == columns.dtype:
+            d, joined = columns.shape[-1], xp.concat([columns, V[0]], axis=-1)
+            joined = on_mesh.gather_rows(joined, axis)
+            columns, V = joined[:, :d], [joined[:, d:]]
+        else:
+            columns, *V = (on_mesh.gather_rows(x, axis) for x in (columns, *V))
+        own = K._replace(parameters=parameters)._between(rows, columns)
+        return own._by_blocks(*V) if V else own._by_blocks(None)
+
+    cut = (rows, columns) if V is None else (rows, columns, V)
+    return on_mesh.apply_by_rows(on_one, mesh, axis, cut, K.parameters, max(2, len(K.shape)))
 
 
 def _first_point(points: Array) -> Array:

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from ..shared import LENT_DTYPES, diagonal, extreme_scale, fft, half, ifft, itself
 from ..shared import never as is_compiling
@@ -144,7 +145,9 @@ def device_of(x: Any) -> Any:
 
 
 def device_memory(device: Any) -> float:
-    """Bytes of the memory of a device, infinity where that is not known."""
+    """Bytes of the memory of a device, or of each device of a mesh; infinity where that is not
+    known."""
+    device = device.local_devices[0] if type(device) is Mesh else device
     return float((device.memory_stats() or {}).get("bytes_limit", "inf"))
 
 

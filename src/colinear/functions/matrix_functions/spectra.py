@@ -30,6 +30,7 @@ from ...operators import (
     ScaledIdentity,
     Sum,
 )
+from ...operators.dense import is_at_hand
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, is_unseen, take_for_granted
 from ..common import (
@@ -416,7 +417,7 @@ def has_dense_eigenvectors(A: LinearOperator) -> bool:
 
 def is_too_large(A: LinearOperator) -> bool:
     """Whether A has no matrix, and would have too large a one."""
-    return A.shape[-1] > largest_dense(A) and not isinstance(A, Dense)
+    return A.shape[-1] > largest_dense(A) and not is_at_hand(A)
 
 
 def is_worth(A: LinearOperator, columns: int) -> bool:

@@ -18,7 +18,6 @@ from ...methods import CG, GMRES, LSMR, LSQR, MINRES, Auto, BiCGSTAB, Method
 from ...methods.base import AUTO, Iterative
 from ...methods.svrg import SVRG
 from ...operators import (
-    Dense,
     Diagonal,
     LinearOperator,
     MatrixFree,
@@ -28,6 +27,7 @@ from ...operators import (
 )
 from ...operators.autograd import make_ready
 from ...operators.context import check_device
+from ...operators.dense import is_at_hand
 from ...operators.shown import with_symmetry_of_entries
 from ...operators.sparse_algebra import ask
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
@@ -110,7 +110,7 @@ def is_automatic(method: Any) -> bool:
 
 def iterates(A: LinearOperator, method: Any) -> bool:
     """Whether `Auto` iterates with A, rather than form and factor its matrix."""
-    if isinstance(A, Dense) or not is_automatic(method):  # whose matrix is there
+    if is_at_hand(A) or not is_automatic(method):
         return False
     return prefers_iteration(A, partial(dense_work, A))
 
