@@ -357,7 +357,7 @@ class LinearOperator(Tree, Protocols, metaclass=Kind):
         if isinstance(other, LinearOperator):
             return algebra.Product(self, other)
         if type(other) is not np.ndarray or other.dtype is not self._usual_dtype:
-            if calls._is_strict is not None and calls.are_strict(self):
+            if calls.modes and calls.are_strict(self):
                 return calls.ordinary(type(self).__matmul__, self, other)
             other = self._right_side(other)
             if isinstance(other, LinearOperator):

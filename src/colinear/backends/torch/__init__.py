@@ -5,5 +5,6 @@ from .arrays import *
 from .control import *
 from .derivatives import *
 from .linalg import *
+from .mesh import enter, is_strict
 from .programs import *
 from .sparse import *
