@@ -71,10 +71,11 @@ def gradient(f):
 
     def call(A, b):
         leaves, structure = pytree.tree_flatten(A)
-        leaves = [x.detach().requires_grad_() for x in leaves]
+        leaves = [x.detach().requires_grad_() if isinstance(x, torch.Tensor) else x for x in leaves]
         b = b.detach().requires_grad_()
         value = f(pytree.tree_unflatten(leaves, structure), b)
-        found = torch.autograd.grad(value, [*leaves, b], materialize_grads=True)
+        moving = [x for x in (*leaves, b) if isinstance(x, torch.Tensor)]
+        found = torch.autograd.grad(value, moving, materialize_grads=True)
         return torch.cat([whole(x).reshape(-1) for x in found])
 
     return call
@@ -155,6 +156,34 @@ def compare(put, pairs):
     return found
 
 
+def count(put):
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    b, makers, found = np.random.default_rng(5).normal(size=N), operators(put), {}
+    for name, make in makers.items():
+        for call in ("product", "cg", "minres", "gmres", "lsqr", "lanczos", "lobpcg"):
+            A, x = make(), put(b, 0)
+            counts = []
+            for steps in ((3, 8) if call != "product" else (0,)):
+                method = {"cg": co.CG, "minres": co.MINRES, "gmres": co.GMRES, "lsqr": co.LSQR, "lanczos": co.Lanczos, "lobpcg": co.LOBPCG}
+                with CommDebugMode() as mode, warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    if call == "product":
+                        A @ x
+                    elif call == "lsqr":
+                        co.lstsq(A, x, co.LSQR(tol=1e-15, max_iters=steps))
+                    elif call.startswith("l"):
+                        co.eig(A, 2, "LA", method[call](tol=1e-15, max_iters=steps))
+                    else:
+                        co.solve(A, x, method[call](tol=1e-15, max_iters=steps))
+                counts.append({str(k).rpartition(".")[2]: v for k, v in mode.get_comm_counts().items()})
+            if len(counts) == 1:
+                found[f"{name} {call}"] = counts[0]
+            else:
+                found[f"{name} {call}"] = {k: (counts[1].get(k, 0) - counts[0].get(k, 0)) / 5 for k in set(counts[0]) | set(counts[1])}
+    return found
+
+
 def main(only=None):
     torch.set_default_dtype(torch.float64)
     dist.init_process_group("gloo")
@@ -164,7 +193,7 @@ def main(only=None):
         pairs = [p for p in pairs if all(o in f"{p[0]} {p[1]}" for o in only)]
     import time
     start = time.time()
-    answers = compare(place_on(mesh), pairs)
+    answers = count(place_on(mesh)) if only == ["count"] else compare(place_on(mesh), pairs)
     if dist.get_rank() == 0:
         for k, v in answers.items():
             print(k, v)
