@@ -18,17 +18,16 @@ from ..status import Pending, Status, Test, Told, ask, explanation, read_status,
 from . import signatures
 from .resolution import Rule
 
-# Modes that a user has set in a framework and that do not hold for our own formulas: JAX's strict
-# ones, and meshes with explicit axes (`backends/jax/control.py`).
+# Modes of a framework that calls need or must leave: JAX's strict ones and meshes with explicit axes
+# (`backends/jax/control.py`), and meshes of torch (`backends/torch/mesh.py`).
 
 
-_is_strict: Callable[..., bool] | None = None  # JAX's, as soon as JAX is used
+modes: list[Any] = []  # the frameworks in use that have such modes
 
 
 def _watch(xp: Any) -> None:
-    global _is_strict
-    if xp.name == "jax":
-        _is_strict = xp.is_strict
+    if hasattr(xp, "is_strict"):
+        modes.append(xp)
 
 
 backends.on_load(_watch)
@@ -37,15 +36,14 @@ backends.on_load(_watch)
 def are_strict(A: Any = None) -> bool:
     """Whether our formulas must not run in the modes that are set, or that an operator or array
     brings along. (torch.compile, which would trace the question, has none.)"""
-    if _is_strict is None or (signatures.is_compiling is not None and signatures.is_compiling()):
+    if not modes or (signatures.is_compiling is not None and signatures.is_compiling()):
         return False
-    return _is_strict(A)
+    return any([xp.is_strict(A) for xp in modes])
 
 
 def ordinary(f: Callable, *arguments: Any) -> Any:
-    """`f(*arguments)` in the ordinary modes of JAX, and with automatic axes of the mesh of the first
-    argument."""
-    return backends.get("jax").enter(f, *arguments)
+    """`f(*arguments)` in the ordinary modes, and in that of the mesh of the first argument."""
+    return next(xp for xp in modes if xp.is_strict(*arguments[:1])).enter(f, *arguments)
 
 
 LENDERS = frozenset({"jax", "torch"})  # the frameworks whose arrays NumPy may compute with
@@ -88,7 +86,7 @@ def entry(f: Entered) -> Entered:
 
     @functools.wraps(f)
     def entered(*arguments: Any) -> Any:
-        return ordinary(f, *arguments) if _is_strict is not None and are_strict() else f(*arguments)
+        return ordinary(f, *arguments) if modes and are_strict(*arguments[:1]) else f(*arguments)
 
     return cast(Entered, entered)
 

@@ -81,7 +81,7 @@ class Function:
     ) -> Any:
         """A call whose arguments have been sorted into the operator and the rest, as rules take
         them."""
-        if calls._is_strict is not None and calls.are_strict(A):
+        if calls.modes and calls.are_strict(A):
             return calls.ordinary(self._call, A, arguments, info, on_failure)
         method = None if self._method_at is None else arguments[self._method_at]
         if method is not None and not getattr(type(method), "_is_method", False):

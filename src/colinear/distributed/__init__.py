@@ -1,5 +1,6 @@
 """Operators on several devices and machines: `shard` puts one on a mesh of JAX or torch, `gather`
-takes it back, `load_rows` reads a file of which each process holds its rows.
+takes it back, `load_rows` reads a file of which each process holds its rows, `AllReduce` is the sum
+over processes of an operator that each has.
 
 A convenience outside the core, which `import colinear` does not load. The devices are the
 framework's, and so is all that is sent: an operator whose arrays lie on a mesh multiplies, solves
@@ -13,9 +14,10 @@ array([1., 2.])
 
 from __future__ import annotations
 
+from .allreduce import AllReduce
 from .files import load_rows
 from .placement import placement
 from .row_sparse import RowSparse
 from .sharding import gather, shard
 
-__all__ = ["shard", "gather", "placement", "load_rows", "RowSparse"]
+__all__ = ["shard", "gather", "placement", "load_rows", "AllReduce", "RowSparse"]

@@ -113,6 +113,7 @@ class LinearOperator(Tree, Protocols, metaclass=Kind):
     _commutative: ClassVar[bool] = False
     _product_is_a_run: ClassVar[bool] = False  # of an iterative method, which may fail
     _is_elementwise: ClassVar[bool] = False  # functions of it take an operation or two
+    _may_be_lent: ClassVar[bool] = True  # whether NumPy can multiply by it
     _signature: ClassVar[Any] = None  # dispatch's memo, set on instances
     if TYPE_CHECKING:
 
@@ -357,7 +358,7 @@ class LinearOperator(Tree, Protocols, metaclass=Kind):
         if isinstance(other, LinearOperator):
             return algebra.Product(self, other)
         if type(other) is not np.ndarray or other.dtype is not self._usual_dtype:
-            if calls._is_strict is not None and calls.are_strict(self):
+            if calls.modes and calls.are_strict(self):
                 return calls.ordinary(type(self).__matmul__, self, other)
             other = self._right_side(other)
             if isinstance(other, LinearOperator):

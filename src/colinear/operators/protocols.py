@@ -84,7 +84,7 @@ def _arithmetic(name: str, is_reflected: bool = False) -> Any:
     def operate(self: Any, other: Any) -> Any:
         pair = (other, self) if is_reflected else (self, other)
         f = getattr(algebra, name)
-        return calls.ordinary(f, *pair) if calls._is_strict and calls.are_strict() else f(*pair)
+        return calls.ordinary(f, *pair) if calls.modes and calls.are_strict() else f(*pair)
 
     return operate
 

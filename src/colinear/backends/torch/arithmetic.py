@@ -23,6 +23,7 @@ from .arrays import (
     real_dtype,
 )
 from .derivatives import is_differentiated
+from .mesh import is_spread
 
 # names that mean here what they mean to all
 # isort: off
@@ -111,6 +112,8 @@ def matmul(x: Any, y: Any) -> torch.Tensor:
     """The matrix product; torch's own refuses operands of two dtypes."""
     if x.dtype != y.dtype:
         x, y = common(x, y)
+    if x.ndim == 1 < y.ndim and is_spread(x):  # torch (2.13) loses the shape of DTensor's x @ Y
+        return torch.matmul(x[None], y)[..., 0, :]
     return torch.matmul(x, y)
 
 

@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .arrays import is_floating
+from .mesh import around, beside
 
 
 class Rules(NamedTuple):
@@ -282,8 +283,10 @@ class _Through(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple:
         primals, outputs = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
-        output, cotangent = (outputs[0], cotangents[0]) if ctx.single else (outputs, cotangents)
-        return None, *ctx.rules.vjp(primals, output, cotangent)
+        with around(*ctx.saved_tensors):
+            cotangents = tuple(map(beside, cotangents, outputs))
+            output, cotangent = (outputs[0], cotangents[0]) if ctx.single else (outputs, cotangents)
+            return None, *ctx.rules.vjp(primals, output, cotangent)
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:

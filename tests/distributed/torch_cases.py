@@ -1,0 +1,205 @@
+"""Operators and calls on a mesh of torch processes, beside the same in one of them.
+
+A script that `test_torch_meshes.py` runs as two processes over gloo; the first prints what it found
+as JSON. Operators are made by a function `put(x, dimension)` that places an array cut along a
+dimension.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import warnings
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.utils._pytree as pytree
+
+import colinear as co
+
+N = 64
+
+
+def spd(n, seed=0):
+    Z = np.random.default_rng(seed).normal(size=(n, n))
+    return Z @ Z.T / n + np.eye(n)
+
+
+def gaussian(X, Y):
+    return torch.exp(-0.5 * ((X[:, None] - Y[None]) ** 2).sum(-1))
+
+
+def multiply(V, S):
+    return S @ V
+
+
+def operators(put):
+    """A maker for each family, of leaves that are cut by rows."""
+    rng = np.random.default_rng(1)
+    data, points = rng.normal(size=(8 * N, N)) / np.sqrt(8 * N), rng.normal(size=(N, 2))
+    U, d = rng.normal(size=(N, 4)), 1 + rng.random(N)
+    stack = np.stack([spd(N, seed) for seed in range(8)])
+    psd = lambda n, seed=0: co.PSD(co.Dense(put(spd(n, seed), 0)))
+    kronecker = lambda: co.Kronecker(psd(8), psd(8, 1))
+
+    def low_rank():
+        V = put(U, 0)
+        return co.Diagonal(put(d, 0)) + co.PSD(co.LowRank(V, V))
+
+    return {
+        "dense": lambda: psd(N),
+        "diagonal": lambda: co.Diagonal(put(d, 0)),
+        "low_rank": low_rank,
+        "kernel": lambda: (
+            co.PSD(co.Kernel(gaussian, put(points, 0), block=8)) + 0.5 * co.Identity(N)
+        ),
+        "kronecker": kronecker,
+        "kronecker_shifted": lambda: kronecker() + 0.5 * co.Identity(N),
+        "block_diag": lambda: co.BlockDiag(*[psd(16, i) for i in range(4)]),
+        "batch_sum": lambda: co.PSD(co.BatchSum(co.Dense(put(stack, 0)))),
+        "matrix_free": lambda: co.PSD(
+            co.MatrixFree(multiply, (N, N), parameters=(put(spd(N), 0),))
+        ),
+        "sum": lambda: psd(N) + psd(N, 3),
+        "gram": lambda: (lambda D: D.T @ D)(co.Dense(put(data, 0))),
+    }
+
+
+def gradient(f):
+    """The gradient of a number with respect to the leaves of A and to b, as one vector."""
+
+    def call(A, b):
+        leaves, structure = pytree.tree_flatten(A)
+        leaves = [x.detach().requires_grad_() if isinstance(x, torch.Tensor) else x for x in leaves]
+        b = b.detach().requires_grad_()
+        value = f(pytree.tree_unflatten(leaves, structure), b)
+        moving = [x for x in (*leaves, b) if isinstance(x, torch.Tensor)]
+        found = torch.autograd.grad(value, moving, materialize_grads=True)
+        return torch.cat([whole(x).reshape(-1) for x in found])
+
+    return call
+
+
+def whole(x):
+    x = torch.as_tensor(x)
+    return x.full_tensor() if hasattr(x, "full_tensor") else x
+
+
+def calls():
+    """Functions of (A, b)."""
+    return {
+        "product": lambda A, b: A @ b,
+        "dense": lambda A, b: A.to_dense(),
+        "cg": lambda A, b: co.solve(A, b, co.CG(tol=1e-10)),
+        "minres": lambda A, b: co.solve(A, b, co.MINRES(tol=1e-10)),
+        "gmres": lambda A, b: co.solve(A, b, co.GMRES(tol=1e-10)),
+        "lsqr": lambda A, b: co.lstsq(A, b, co.LSQR(tol=1e-10)),
+        "solve": lambda A, b: co.solve(A, b),
+        "logdet": lambda A, b: co.logdet(A),
+        "slq": lambda A, b: co.logdet(A, co.SLQ(probes=8, seed=0)),
+        "trace": lambda A, b: co.trace(A),
+        "hutchinson": lambda A, b: co.trace(A, co.Hutchinson(probes=8, seed=0)),
+        "diag": lambda A, b: co.diag(A),
+        "lanczos": lambda A, b: co.eig(A, 3, "LM", co.Lanczos(tol=1e-9))[0],
+        "lobpcg": lambda A, b: co.eig(A, 3, "LA", co.LOBPCG(tol=1e-9))[0],
+        "solve_and_logdet": lambda A, b: torch.cat(
+            [whole(x).reshape(-1) for x in co.solve_and_logdet(A, b)]
+        ),
+        "grad_product": gradient(lambda A, b: ((A @ b) ** 2).sum()),
+        "grad_cg": gradient(lambda A, b: (co.solve(A, b, co.CG(tol=1e-10)) ** 2).sum()),
+        "grad_slq": gradient(lambda A, b: co.logdet(A, co.SLQ(probes=8, seed=0))),
+        "grad_likelihood": gradient(
+            lambda A, b: (lambda x, d: b @ x + d)(*co.solve_and_logdet(A, b))
+        ),
+    }
+
+
+def on_one(x, dimension):
+    return torch.as_tensor(x)
+
+
+def place_on(mesh):
+    """A function that cuts arrays over the first axis of a mesh."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    def put(x, dimension):
+        cut = Replicate() if dimension is None else Shard(dimension)
+        layout = [cut, *[Replicate()] * (mesh.ndim - 1)]
+        return distribute_tensor(torch.as_tensor(x), mesh, layout)
+
+    return put
+
+
+def compare(put, pairs):
+    """The largest difference from one process, and how the answer is cut, for each pair of an
+    operator and a call; or the error."""
+    b, found = np.random.default_rng(5).normal(size=N), {}
+    many, single = operators(put), operators(on_one)
+    for name, call in pairs:
+        f = calls()[call]
+        try:
+            expected = f(single[name](), on_one(b, 0))
+        except Exception as error:
+            found[f"{name} {call}"] = ["one: " + repr(error)[:300], ""]
+            continue
+        try:
+            x = f(many[name](), put(b, 0))
+        except Exception as error:
+            if "-v" in sys.argv:
+                import traceback
+                traceback.print_exc()
+            found[f"{name} {call}"] = [repr(error)[:500], ""]
+            continue
+        difference = float((whole(x) - expected).abs().max())
+        found[f"{name} {call}"] = [difference, str(getattr(x, "placements", ""))]
+    return found
+
+
+def count(put):
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    b, makers, found = np.random.default_rng(5).normal(size=N), operators(put), {}
+    for name, make in makers.items():
+        for call in ("product", "cg", "minres", "gmres", "lsqr", "lanczos", "lobpcg"):
+            A, x = make(), put(b, 0)
+            counts = []
+            for steps in ((3, 8) if call != "product" else (0,)):
+                method = {"cg": co.CG, "minres": co.MINRES, "gmres": co.GMRES, "lsqr": co.LSQR, "lanczos": co.Lanczos, "lobpcg": co.LOBPCG}
+                with CommDebugMode() as mode, warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    if call == "product":
+                        A @ x
+                    elif call == "lsqr":
+                        co.lstsq(A, x, co.LSQR(tol=1e-15, max_iters=steps))
+                    elif call.startswith("l"):
+                        co.eig(A, 2, "LA", method[call](tol=1e-15, max_iters=steps))
+                    else:
+                        co.solve(A, x, method[call](tol=1e-15, max_iters=steps))
+                counts.append({str(k).rpartition(".")[2]: v for k, v in mode.get_comm_counts().items()})
+            if len(counts) == 1:
+                found[f"{name} {call}"] = counts[0]
+            else:
+                found[f"{name} {call}"] = {k: (counts[1].get(k, 0) - counts[0].get(k, 0)) / 5 for k in set(counts[0]) | set(counts[1])}
+    return found
+
+
+def main(only=None):
+    torch.set_default_dtype(torch.float64)
+    dist.init_process_group("gloo")
+    mesh = dist.init_device_mesh("cpu", (2,), mesh_dim_names=("x",))
+    pairs = [(name, call) for name in operators(on_one) for call in calls()]
+    if only:
+        pairs = [p for p in pairs if all(o in f"{p[0]} {p[1]}" for o in only)]
+    import time
+    start = time.time()
+    answers = count(place_on(mesh)) if only == ["count"] else compare(place_on(mesh), pairs)
+    if dist.get_rank() == 0:
+        for k, v in answers.items():
+            print(k, v)
+        print(time.time() - start)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main([a for a in sys.argv[1:] if a != "-v"])
