@@ -245,6 +245,16 @@ def unfit(method: Any, A: Any) -> NotForPart:
     )
 
 
+# The functions whose question is answered by the algorithm for another one.
+ANSWERED_BY = {"solve": "inv", "lstsq": "pinv", "eigmax": "eig", "eigmin": "eig"}
+
+
+def algorithm_of(method: Any, function: str) -> Callable[..., Any] | None:
+    """The algorithm of its own that a method from outside has for this function; None if it has
+    none."""
+    return getattr(method, ANSWERED_BY.get(function, function), None)
+
+
 def has_needs(A: Any, method: Any) -> bool:
     """Whether A is known to have the properties that the method needs."""
     return not method.needs & ~A.properties
@@ -266,6 +276,8 @@ def why_whole(rule: Rule, method: Any, A: Any) -> str:
     name = type(method).__name__
     if rule.direct and getattr(method, "is_iterative", False):
         return f"{name} was asked for, which only multiplies by A"
+    if rule.direct and algorithm_of(method, rule.function) is not None:
+        return f"{name} was asked for, which is an algorithm of its own"
     if not rule.estimates and getattr(method, "is_stochastic", False):
         return f"it has no standard error, which {name} gives"
     uses = getattr(method, "runs_on", None)  # of a method that makes use of the structure itself

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import itertools
 import threading
 import time
@@ -14,7 +15,9 @@ from ..info import Info, Scope, planning, reported, state, summarise
 from ..status import ON_FAILURE, combine, deliver, failed, overlook, settle, tell_later
 from . import calls, signatures
 from .calls import (
+    ANSWERED_BY,
     NotForPart,
+    algorithm_of,
     check_parameters,
     not_a_method,
     positional,
@@ -52,6 +55,7 @@ class Function:
     rewrites: bool | Function
     lends: bool  # whether it is ours, so that NumPy may compute it for others
     one_column: Callable[..., bool] | None
+    by_method: Callable[..., Any] | None
     implicit: Callable[[Any], Any] | None = None  # decorates rules that go by eigenvectors
     parameters: tuple[str, ...]  # of rules, the operator first
     operand: int  # where the operator stands in a call
@@ -66,6 +70,7 @@ class Function:
         self._index = RuleIndex(self._parts, self.base_rule)
         self._cache: dict[Signature, Resolution] = {}
         self._rewritings: dict[tuple[int, ...], Rule] = {}
+        self._answered_by = ANSWERED_BY.get(name, name)
         self._number = next(_numbers)
         _functions[self._number] = self
 
@@ -127,6 +132,8 @@ class Function:
         why = why_whole(chosen, method, A)
         displaced = (chosen, why) if why else None
         chosen = self.base_rule if why else chosen
+        if chosen.is_base and not self.forwards and hasattr(method, self._answered_by):
+            chosen = self._rule_of_method(method)
         if not getattr(method, "needs", 0):
             return self._run(chosen, A, arguments, info, on_failure, displaced)
         outer = state.split
@@ -150,6 +157,20 @@ class Function:
             state.split = outer
         del reports[count:]  # of the parts before
         return self._run(self.base_rule, A, arguments, info, on_failure, displaced)
+
+    def _rule_of_method(self, method: Any) -> Rule:
+        """What takes the place of the base case where the method brings an algorithm of its
+        own."""
+        own: Any = algorithm_of(method, self.name)
+        at: Any = self._method_at
+
+        def answer(A: Any, *arguments: Any) -> Any:
+            if self.by_method is not None:
+                return self.by_method(own, A, *arguments)
+            run = functools.partial(own, A, *arguments[:at], *arguments[at + 1 :])
+            return Choice(run, method.name, why="asked for")
+
+        return Rule(self.name, answer, Pattern(None), name=self.base_rule.name, is_base=True)
 
     def _run(
         self,

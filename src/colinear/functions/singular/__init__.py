@@ -34,6 +34,7 @@ from ..diagonal import BLOCK, by_columns
 from ..solve.cost import is_too_large, lapack_cost
 from ..solve.inverse import column_norms, inv, squares
 from ..spectrum.order import checked_count, is_affordable
+from ..spectrum.outside import triplets_of_algorithm
 from .iterate import (
     Triplets,
     automatic,
@@ -299,7 +300,14 @@ def triplets_like(A: LinearOperator, count: int) -> Triplets:
     return U, filled(A, 1.0, *A.batch_shape, count), V
 
 
-svd = function("svd", base=singular_triplets)
+def triplets_by_method(algorithm: Any, A: LinearOperator, k: int | None, method: Method) -> Choice:
+    """The triplets that the own algorithm of a method from outside finds, judged by A itself."""
+    count = count_triplets(A, k)
+    run = lambda: wrap(A, *triplets_of_algorithm(A, count, method, algorithm))
+    return Choice(run, method.name, None, "asked for", partial(triplets_like, A, count))
+
+
+svd = function("svd", base=singular_triplets, by_method=triplets_by_method)
 
 
 def numerical_rank(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...backends import Array, namespace_of
-from ...dispatch import Choice, Cost, Rule, function
+from ...dispatch import Choice, Cost, Rule, algorithm_of, function, why_whole
 from ...errors import ShapeError
 from ...factors.inverse import Implicit, Inverse
 from ...factors.iterated import Attempts, Iterated
@@ -171,7 +171,8 @@ class System(NamedTuple):
 def _without_trial(s: System, found: Rule) -> Choice:
     """The choice where iterations are not tried, or have been tried: a factorisation, or a rule
     of `inv`, which is `found`."""
-    A, method, iterates = s.A, s.method, s.method is not None and is_iterative(s.method)
+    A, method = s.A, s.method
+    iterates = method is not None and (is_iterative(method) or is_applied(s, found))
     is_placed = A._context.backend is not None
     if found.is_base and is_placed and not (iterates or A.properties & UNITARY):
         return factorise("solve", A, s.B, method, lambda found: s.answer(found.X), lambda: s.b)
@@ -183,6 +184,13 @@ def _without_trial(s: System, found: Rule) -> Choice:
     run = _by_iteration if iterates else _by_rules
     why = "x = A^-1 b, then the residual |b - A x|"
     return Choice(partial(run, s, found), "inverse", None, why, like)
+
+
+def is_applied(s: System, found: Rule) -> bool:
+    """Whether a method from outside solves with A itself."""
+    if algorithm_of(s.method, "inv") is None:
+        return False
+    return found.is_base or bool(why_whole(found, s.method, s.A))
 
 
 def _by_rules(s: System, found: Rule) -> Array:

@@ -11,6 +11,7 @@ from typing import Any
 from ...backends import Array, namespace_of
 from ...dispatch import Choice, Cost
 from ...errors import BackendError, ShapeError
+from ...factors.applied import Applied
 from ...factors.iterated import Iterated, working_memory
 from ...factors.runs import sampled_terms, seeded
 from ...info import recording
@@ -298,6 +299,21 @@ def iterate(
         )
 
     return Choice(run, method.name, cost, why, like)
+
+
+def apply_method(
+    A: LinearOperator, method: Method, of: str, finish: Callable[[Applied], Any]
+) -> Choice:
+    """The choice of a method from outside, prepared for A where derivatives do not ask for that."""
+
+    def run() -> Any:
+        applied = Applied._of(A, method, of)
+        if 0 not in A.shape and not is_traced_or_differentiated(A.xp, *A.arrays()):
+            applied.prepared  # noqa: B018  # made at once, so that what is wrong is said at once
+        return finish(applied)
+
+    like = lambda: finish(Applied._of(A, method, of))
+    return Choice(run, method.name, None, "asked for", like)
 
 
 # Diagonals and inverses are asked for by iterations, and ask for them.
