@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import itertools
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
+from ..clock import CLOCKS, DISPATCH, OTHER, as_part, clocked, may_tick, running
 from ..info import Info, Scope, planning, reported, state, summarise
 from ..status import ON_FAILURE, combine, deliver, failed, overlook, settle, tell_later
 from . import calls, signatures
@@ -83,6 +83,8 @@ class Function:
         them."""
         if calls._is_strict is not None and calls.are_strict(A):
             return calls.ordinary(self._call, A, arguments, info, on_failure)
+        if (info or on_failure == "raise") and state.current is None and may_tick():
+            return clocked(self._call, A, arguments, info, on_failure)
         method = None if self._method_at is None else arguments[self._method_at]
         if method is not None and not getattr(type(method), "_is_method", False):
             raise not_a_method(self.name, method)
@@ -94,7 +96,8 @@ class Function:
                 return result
         if state.current is None:
             state.call = None
-        chosen = self.find(A, arguments)
+        find = as_part(DISPATCH, self.find) if CLOCKS else self.find
+        chosen = find(A, arguments)
         call = self._run if method is None else self._call_by_method
         try:
             return call(chosen, A, arguments, info, on_failure)
@@ -169,7 +172,7 @@ class Function:
         if info or on_failure != "warn":
             return self._call_for_info(chosen, A, arguments, info, on_failure)
         if outer is None:
-            if state.display is not None:
+            if state.display is not None or CLOCKS:
                 return self._call_for_info(chosen, A, arguments, info, on_failure)
             outermost = state.current = Scope([])
         elif outer.is_detailed:
@@ -292,27 +295,36 @@ class Function:
             rule = "" if chosen.is_base else f" ({chosen.name})"
             title = f"{self.name} {'x'.join(map(str, A.shape))}{rule}"
             depth = display.enter(title)
-        is_timed = signatures.is_compiling is None or not signatures.is_compiling()
-        start = time.perf_counter() if is_timed else 0.0
+        clock = running() if CLOCKS else None
+        begun = None if clock is None else clock.begin(self, chosen, A, arguments)
+        mark = 0.0 if clock is None else clock.read()[OTHER]
+        how = chosen.name
         try:
             result = chosen.implementation(A, *arguments)
             while type(result) is Choice:
+                how = result.method or how
+                if clock is not None:
+                    clock.regard_as_dispatch(mark)
                 if display is not None:
                     display.rename(f"{title} by {result}")
                 result = result.run()
         except BaseException:
             if outer is None:
                 state.unasked.clear()
+            if clock is not None:
+                clock.abandon(begun)
             raise
         finally:
             state.current = outer
             if display is not None:
                 display.leave(depth)
         if outer is None and state.waiting is None and not settle(current.reports):
+            if clock is not None:
+                clock.abandon(begun)
             return None, None
-        seconds = time.perf_counter() - start if is_timed else None
+        times = None if clock is None else clock.end(begun, how, result)
         one_column = self.one_column is not None and self.one_column(*arguments)
-        return result, summarise(current.reports, self.name, chosen.name, one_column, seconds)
+        return result, summarise(current.reports, self.name, chosen.name, one_column, times)
 
     # ------------------------------------------------------------------ rules
 

@@ -224,7 +224,15 @@ class Protocols:
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return interop.torch_function(func, args, kwargs or {})
 
-    # ------------------------------------------------------------------ what torch's tensors have
+    # ------------------------------------------------------------------ what arrays have
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        return self.shape[:-2]
 
     @property
     def mT(self) -> LinearOperator:
