@@ -14,6 +14,48 @@ from .status import Status, may_read, read_status
 if TYPE_CHECKING:
     from .info import Info
 
+def axes_for(caller: str, axes: Any = None) -> Any:
+    """The axes, or those of a new figure; an error that says what to install where there can be none."""
+    if axes is not None:
+        return axes
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ImportError(
+            f"{caller} draws with matplotlib, which is not installed: pip install 'colinear[plot]'",
+            name="matplotlib",
+        ) from error
+    return pyplot.subplots()[1]
+
+
+LINE_INCHES = 0.32  # the height of a bar with its label
+
+
+def plot_costs(
+    caller: str, labels: Sequence[str], bars: dict[str, Sequence[float]], axes: Any = None
+) -> Any:
+    """Draw a line for each label with the bars of its seconds, the first kind light, from the top."""
+    is_new = axes is None
+    axes = axes_for(caller, axes)
+    places = np.arange(len(labels))
+    for i, (name, seconds) in enumerate(bars.items()):
+        shown = np.asarray(seconds, float)
+        color, height = ("#9ec5e8", 0.8) if i == 0 else ("#1f5f99", 0.4)
+        axes.barh(places, shown, height=height, color=color, label=name)
+    axes.set_yticks(places, labels, ha="left", family="monospace")
+    axes.tick_params(axis="y", length=0)
+    axes.set(ylim=(len(labels) - 0.4, -0.6), xlabel="seconds")
+    axes.legend(loc="lower right")
+    if is_new:
+        axes.figure.set_size_inches(9, 1.2 + LINE_INCHES * len(labels))
+    # labels begin at one place, so that their indentation shows the tree
+    longest = max(map(len, labels), default=0)
+    axes.tick_params(axis="y", pad=6.2 * longest)
+    if is_new:
+        axes.figure.tight_layout()
+    return axes
+
+
 MOST_NAMED = 10  # columns that a legend names
 
 
@@ -31,15 +73,7 @@ def plot_history(info: Info, axes: Any = None) -> Any:
             "Info.plot: the values are traced, so there is nothing to draw yet. Return the Info "
             "from the transformed function and plot it there."
         )
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise ImportError(
-            "Info.plot draws with matplotlib, which is not installed: pip install 'colinear[plot]'",
-            name="matplotlib",
-        ) from error
-    if axes is None:
-        axes = pyplot.subplots()[1]
+    axes = axes_for("Info.plot", axes)
     lines = [line for each in recorded for line in _curves(each, len(recorded) > 1)]
     for label, residuals in lines:
         axes.plot(residuals, label=label)

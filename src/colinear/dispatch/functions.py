@@ -172,7 +172,7 @@ class Function:
         if info or on_failure != "warn":
             return self._call_for_info(chosen, A, arguments, info, on_failure)
         if outer is None:
-            if state.display is not None or CLOCKS:
+            if state.display is not None:
                 return self._call_for_info(chosen, A, arguments, info, on_failure)
             outermost = state.current = Scope([])
         elif outer.is_detailed:
@@ -180,9 +180,12 @@ class Function:
             outer.reports.append(gathered)
             return result
         try:
-            result = chosen.implementation(A, *arguments)
-            while type(result) is Choice:
-                result = result.run()
+            if CLOCKS:
+                result, _ = self._perform(chosen, A, arguments)
+            else:
+                result = chosen.implementation(A, *arguments)
+                while type(result) is Choice:
+                    result = result.run()
         except BaseException:
             if outer is None:
                 state.unasked.clear()
@@ -291,40 +294,48 @@ class Function:
         way; None if it is the outermost call, and is to be run again."""
         outer, display = state.current, state.display
         state.current = current = Scope([], is_detailed=True)
+        title = ""
         if display is not None:
             rule = "" if chosen.is_base else f" ({chosen.name})"
             title = f"{self.name} {'x'.join(map(str, A.shape))}{rule}"
             depth = display.enter(title)
-        clock = running() if CLOCKS else None
-        begun = None if clock is None else clock.begin(self, chosen, A, arguments)
-        mark = 0.0 if clock is None else clock.read()[OTHER]
-        how = chosen.name
         try:
-            result = chosen.implementation(A, *arguments)
-            while type(result) is Choice:
-                how = result.method or how
-                if clock is not None:
-                    clock.regard_as_dispatch(mark)
-                if display is not None:
-                    display.rename(f"{title} by {result}")
-                result = result.run()
+            result, times = self._perform(chosen, A, arguments, title)
         except BaseException:
             if outer is None:
                 state.unasked.clear()
-            if clock is not None:
-                clock.abandon(begun)
             raise
         finally:
             state.current = outer
             if display is not None:
                 display.leave(depth)
         if outer is None and state.waiting is None and not settle(current.reports):
-            if clock is not None:
-                clock.abandon(begun)
             return None, None
-        times = None if clock is None else clock.end(begun, how, result)
         one_column = self.one_column is not None and self.one_column(*arguments)
         return result, summarise(current.reports, self.name, chosen.name, one_column, times)
+
+    def _perform(
+        self, chosen: Rule, A: Any, arguments: tuple[Any, ...], title: str = ""
+    ) -> tuple[Any, dict[str, float] | None]:
+        """The result of a rule or the base case, and its seconds by part if a clock runs; `title`:
+        what the display calls it, if there is one."""
+        clock = running() if CLOCKS else None
+        begun = None if clock is None else clock.begin(self, chosen, A, arguments)
+        mark, how = 0.0 if clock is None else clock.read()[OTHER], chosen.name
+        try:
+            result = chosen.implementation(A, *arguments)
+            while type(result) is Choice:
+                how = result.method or how
+                if clock is not None:  # until now it was chosen
+                    clock.regard_as_dispatch(mark)
+                if title:
+                    state.display.rename(f"{title} by {result}")
+                result = result.run()
+        except BaseException:
+            if clock is not None:
+                clock.abandon(begun)
+            raise
+        return result, None if clock is None else clock.end(begun, how, result)
 
     # ------------------------------------------------------------------ rules
 
