@@ -81,7 +81,9 @@ def test_without_a_history_or_matplotlib_it_says_what_to_do(monkeypatch: Any) ->
 
 
 def test_a_plan_is_a_bar_for_each_line_with_the_tree_in_the_labels(pyplot: Any) -> None:
-    plan = co.explain(co.solve, co.Kronecker(co.PSD(definite()), co.Toeplitz(np.arange(9.0, 0, -1))))
+    plan = co.explain(
+        co.solve, co.Kronecker(co.PSD(definite()), co.Toeplitz(np.arange(9.0, 0, -1)))
+    )
     axes = plan.plot()
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert [label.split(": ")[1] for label in labels] == plan.rules

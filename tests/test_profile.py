@@ -83,7 +83,7 @@ def test_calls_that_fail_leave_no_clock_running():
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_profile_is_the_plan_with_what_was_measured(framework, capsys):
-    A, b = definite(framework, 20)
+    A, _ = definite(framework, 20)
     K = co.Kronecker(A, A)
     right = A.xp.asarray(np.ones(400))
     p = co.profile(co.solve, K, right)
@@ -110,7 +110,7 @@ def test_a_profile_sees_what_runs_without_an_info():
 
 
 def test_equal_calls_after_each_other_are_one_row_with_their_sum():
-    A, b = definite(n=10)
+    A, _ = definite(n=10)
     with co.profile() as p:
         for _ in range(3):
             co.solve(co.Kronecker(A, A), np.ones(100))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -228,7 +228,9 @@ def _unflatten(structure: Any, leaves: Any) -> Info:
     present, static = structure
     leaves = tuple(leaves)
     values = dict(zip(present, leaves))
-    return _make([*(values.get(name) for name in _LEAVES), *static, leaves[len(present) :], None, None])
+    return _make(
+        [*(values.get(name) for name in _LEAVES), *static, leaves[len(present) :], None, None]
+    )
 
 
 backends.on_load(lambda xp: xp.register_pytree(Info, _flatten, _unflatten))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from .status import Status, may_read, read_status
 
 if TYPE_CHECKING:
     from .info import Info
+
 
 def axes_for(caller: str, axes: Any = None) -> Any:
     """The axes, or those of a new figure; an error that says what to install where there can be none."""
@@ -32,7 +33,7 @@ LINE_INCHES = 0.32  # the height of a bar with its label
 
 
 def plot_costs(
-    caller: str, labels: Sequence[str], bars: dict[str, Sequence[float]], axes: Any = None
+    caller: str, labels: Sequence[str], bars: Mapping[str, Sequence[float]], axes: Any = None
 ) -> Any:
     """Draw a line for each label with the bars of its seconds, the first kind light, from the top."""
     is_new = axes is None

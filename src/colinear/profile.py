@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from . import backends
-from .clock import ASIDE, DERIVATIVES, OTHER, PARTS, PRODUCTS, Clock, difference, ticking
+from .clock import ASIDE, DERIVATIVES, PARTS, PRODUCTS, Clock, difference, ticking
 from .dispatch import Function
 from .dispatch.resolution import time_text
 from .explain import Plan, expression_of, plan_of, shorten

@@ -139,6 +139,11 @@ class Protocols:
         __mul__ = __rmul__ = _arithmetic("times")  # scalars and Hadamard products commute
         __truediv__ = _arithmetic("divide")
 
+    def __rtruediv__(self, other: Any) -> LinearOperator:
+        raise TypeError(
+            "/: nothing can be divided by an operator. Use solve(A, b), or c * inv(A) for a number c."
+        )
+
     def __pow__(self, exponent: Any) -> LinearOperator:
         return algebra.raise_to(self, exponent)
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from .. import shared
-from .. import factorising
+from .. import factorising, shared
 from ..shared import (
     _lapack,
     _nan_on_failure,

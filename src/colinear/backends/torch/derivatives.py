@@ -303,7 +303,9 @@ class _Through(torch.autograd.Function):
                 torch.zeros_like(x) if t is None else t
                 for x, t in zip(primals, tangents, strict=True)
             )
-            push = clock.as_part(clock.DERIVATIVES, ctx.rules.jvp) if clock.CLOCKS else ctx.rules.jvp
+            push = (
+                clock.as_part(clock.DERIVATIVES, ctx.rules.jvp) if clock.CLOCKS else ctx.rules.jvp
+            )
             return push(primals, tuple(moved), outputs[0] if ctx.single else outputs)
 
 
