@@ -42,6 +42,7 @@ from .info import Info
 from .methods import *
 from .operators import *
 from .preconditioners import *
+from .profile import Profile, profile
 from .properties import PD, PSD, SelfAdjoint, Stiefel, Symmetric, Unitary
 from .status import Status
 from .verify import verify
@@ -95,7 +96,7 @@ __all__ = [
     # preconditioners
     "Jacobi", "BlockJacobi", "ILU", "IC", "PivotedCholesky", "Nystrom", "Chebyshev", "AMG",
     # dispatch
-    "function", "rule", "check_rules", "explain", "Plan", "Choice", "Cost", "Function",
+    "function", "rule", "check_rules", "explain", "Plan", "profile", "Profile", "Choice", "Cost", "Function",
     # results and errors
     "Info", "Status", "deferred", "ColinearError", "ShapeError", "DtypeError", "BackendError",
     "DeviceError", "AnnotationError", "AmbiguityError", "ConvergenceError", "MethodError",

@@ -11,7 +11,7 @@ import html
 import importlib
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from .dispatch.calls import why_whole
 from .dispatch.resolution import guard_name
 from .info import Scope, draw, state
 from .operators.printing import write
+from .plotting import plot_costs
 from .rates import Rates, rates_of
 
 __all__ = ["Cost", "Plan", "explain"]
@@ -88,6 +89,35 @@ class Plan:
 
     __repr__ = __str__
 
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the forecast of each line as a bar: light for the whole, dark for what is done in the
+        line itself, with matplotlib.
+
+        Parameters
+        ----------
+        axes : matplotlib Axes, optional
+            Where to draw; a new figure if not given.
+
+        Returns
+        -------
+        matplotlib Axes
+
+        Examples
+        --------
+        >>> import colinear as co, numpy as np
+        >>> axes = co.explain(co.inv, co.BlockDiag(np.eye(2), co.Diagonal([1.0, 2.0]))).plot()
+        >>> [label.get_text().strip() for label in axes.get_yticklabels()]
+        ['inv: inv_block_diagonal', 'inv: Cholesky', 'inv: inv_diagonal']
+        """
+        deep, labels, whole, own = [(self, 0)], [], [], []
+        while deep:
+            plan, depth = deep.pop()
+            labels.append("   " * depth + f"{plan.function}: {plan.rule}")
+            whole.append(plan.cost.seconds)
+            own.append(max(0.0, whole[-1] - sum(child.cost.seconds for child in plan.children)))
+            deep.extend((child, depth + 1) for child in reversed(plan.children))
+        return plot_costs("Plan.plot", labels, {"with its parts": whole, "alone": own}, axes)
+
     def _repr_html_(self) -> str:
         figures = f'<div style="opacity: 0.6">{html.escape(self.figures)}</div>'
         return (
@@ -120,12 +150,18 @@ def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Pl
             "name: explain('solve', A)."
         )
     keywords |= _examples(function, arguments, keywords)
-    outer, planner = state.current, Planner()
+    return plan_of(lambda: function(*arguments, **keywords))
+
+
+def plan_of(call: Callable[[], Any], compares: bool = True) -> Plan:
+    """The plan of a call of a function, which is not run. `compares`: whether the rules that it does
+    not take are planned too, for their costs."""
+    outer, planner = state.current, Planner(compares)
     state.current, state.call = Scope([], planner=planner), None
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            function(*arguments, **keywords)
+            call()
     finally:
         state.current = outer
     figures = planner.figures
@@ -206,7 +242,7 @@ class Planner:
         own = timed(Cost.of(own), rates)
         own = replace(own, seconds=own.seconds + rates.call)
         rejected = tuple(_rejected(f, A, arguments, chosen, displaced)) if self.compares else ()
-        expression = _expression(A)
+        expression = expression_of(A)
         siblings.append(Plan(f.name, expression, name, identity, own, children, rejected))
         return result
 
@@ -286,11 +322,13 @@ def _rejected(
 # --------------------------------------------------------------------------------------------------
 
 
-def _expression(A: Any) -> str:
+def expression_of(A: Any) -> str:
+    """The operator as an expression, in one line."""
     return write(A) if hasattr(A, "_expression") else " ".join(repr(A).split())
 
 
-def _short(expression: str) -> str:
+def shorten(expression: str) -> str:
+    """The beginning of a long expression."""
     if len(expression) <= WIDEST_EXPRESSION:
         return expression
     return expression[: WIDEST_EXPRESSION - 1] + "…"
@@ -301,7 +339,7 @@ def _line(plan: Plan) -> str:
     rejected = "; ".join(
         f"not {name}: {reason.partition(' (')[0]}" for name, reason in plan.rejected
     )
-    return f"{plan.function} {_short(plan.expression)}: {plan.rule}{identity}  [{plan.cost}]" + (
+    return f"{plan.function} {shorten(plan.expression)}: {plan.rule}{identity}  [{plan.cost}]" + (
         f"  ({rejected})" if rejected else ""
     )
 
@@ -309,7 +347,7 @@ def _line(plan: Plan) -> str:
 def _html(plan: Plan) -> str:
     e = html.escape
     summary = (
-        f"{e(plan.function)} {e(_short(plan.expression))}: <b>{e(plan.rule)}</b> "
+        f"{e(plan.function)} {e(shorten(plan.expression))}: <b>{e(plan.rule)}</b> "
         f"<i>{e(plan.identity)}</i> "
         f'<span style="opacity: 0.6">[{e(str(plan.cost))}]</span>'
     )

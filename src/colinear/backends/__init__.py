@@ -12,7 +12,9 @@ import importlib
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
+
+from .. import clock
 
 Array = Any
 
@@ -44,6 +46,16 @@ NAMES: tuple[str, ...] = tuple(
     register_pytree tree_map jit warn_later synchronize
     """.split()
 )
+
+# Whose time `info.times` tells: of factorisations, also within a solve, and of substitutions, which
+# are products with an inverse.
+_PARTS = {
+    clock.FACTORISATION: """
+    cholesky cholesky_inverse lu_factor ldl_factor qr qr_triangle qr_pivoted eigh eigvalsh eig
+    eigvals svd expm solve_tridiagonal solve_banded tridiagonal_pivots
+    """.split(),
+    clock.PRODUCTS: "cholesky_solve lu_solve ldl_solve solve_triangular".split(),
+}
 
 KNOWN = ("numpy", "torch", "jax")
 _FRAMEWORK_OF_ROOT = {"numpy": "numpy", "torch": "torch", "jax": "jax", "jaxlib": "jax"}
@@ -89,6 +101,11 @@ def _load(name: str) -> ModuleType:
             name=error.name,
         ) from error
     if name not in _loaded:
+        for part, names in _PARTS.items():
+            for each in names:
+                setattr(module, each, timed(part, getattr(module, each)))
+        if name == "torch":
+            clock.watch_compiler(module.is_compiling)
         _loaded[name] = module
         _namespaces.update(dict.fromkeys(module.array_types, module))
         for callback in list(_callbacks):
@@ -107,6 +124,24 @@ def mesh_module(place: Any) -> Any:
     if framework is None or type(place).__module__.partition(".")[0] not in (framework, "jaxlib"):
         return None
     return importlib.import_module(f"{get(framework).__name__}.mesh")
+
+
+Timed = TypeVar("Timed", bound=Callable[..., Any])
+
+
+def timed(part: str, f: Timed) -> Timed:
+    """f, whose time is of this part of a call while a clock runs."""
+
+    @functools.wraps(f)
+    def run(*arguments: Any, **options: Any) -> Any:
+        if clock.CLOCKS and (now := clock.running()) is not None:
+            return now.run(part, f, *arguments, **options)
+        return f(*arguments, **options)
+
+    return run  # type: ignore[return-value]
+
+
+factorising = functools.partial(timed, clock.FACTORISATION)
 
 
 def loaded() -> tuple[ModuleType, ...]:

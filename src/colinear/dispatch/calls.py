@@ -4,6 +4,7 @@ ordinary modes, and frames enough for a deep tree."""
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import inspect
 import sys
@@ -313,7 +314,8 @@ def misuse(f: Any, most: int, excess: tuple[Any, ...], unknown: dict[str, Any]) 
     text = f"{f.name}() got an unexpected keyword argument {option!r}."
     owners = _method_options(option) if "method" in f.parameters else ()
     if not owners:
-        return TypeError(text)
+        close = difflib.get_close_matches(option, (*f.parameters, "info", "on_failure"))
+        return TypeError(f"{text} Did you mean {close[0]!r}?" if close else text)
     others = f" (so have {', '.join(owners[1:4])})" if len(owners) > 1 else ""
     shown = repr(value) if isinstance(value, (int, float, str)) else "..."
     return TypeError(

@@ -6,11 +6,11 @@ import difflib
 import functools
 import itertools
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
+from ..clock import CLOCKS, DISPATCH, OTHER, as_part, clocked, may_tick, running
 from ..info import Info, Scope, planning, reported, state, summarise
 from ..status import ON_FAILURE, combine, deliver, failed, overlook, settle, tell_later
 from . import calls, signatures
@@ -88,6 +88,8 @@ class Function:
         them."""
         if calls.modes and calls.are_strict(A):
             return calls.ordinary(self._call, A, arguments, info, on_failure)
+        if (info or on_failure == "raise") and state.current is None and may_tick():
+            return clocked(self._call, A, arguments, info, on_failure)
         method = None if self._method_at is None else arguments[self._method_at]
         if method is not None and not getattr(type(method), "_is_method", False):
             raise not_a_method(self.name, method)
@@ -99,7 +101,8 @@ class Function:
                 return result
         if state.current is None:
             state.call = None
-        chosen = self.find(A, arguments)
+        find = as_part(DISPATCH, self.find) if CLOCKS else self.find
+        chosen = find(A, arguments)
         call = self._run if method is None else self._call_by_method
         try:
             return call(chosen, A, arguments, info, on_failure)
@@ -198,9 +201,12 @@ class Function:
             outer.reports.append(gathered)
             return result
         try:
-            result = chosen.implementation(A, *arguments)
-            while type(result) is Choice:
-                result = result.run()
+            if CLOCKS:
+                result, _ = self._perform(chosen, A, arguments)
+            else:
+                result = chosen.implementation(A, *arguments)
+                while type(result) is Choice:
+                    result = result.run()
         except BaseException:
             if outer is None:
                 state.unasked.clear()
@@ -309,18 +315,13 @@ class Function:
         way; None if it is the outermost call, and is to be run again."""
         outer, display = state.current, state.display
         state.current = current = Scope([], is_detailed=True)
+        title = ""
         if display is not None:
             rule = "" if chosen.is_base else f" ({chosen.name})"
             title = f"{self.name} {'x'.join(map(str, A.shape))}{rule}"
             depth = display.enter(title)
-        is_timed = signatures.is_compiling is None or not signatures.is_compiling()
-        start = time.perf_counter() if is_timed else 0.0
         try:
-            result = chosen.implementation(A, *arguments)
-            while type(result) is Choice:
-                if display is not None:
-                    display.rename(f"{title} by {result}")
-                result = result.run()
+            result, times = self._perform(chosen, A, arguments, title)
         except BaseException:
             if outer is None:
                 state.unasked.clear()
@@ -331,9 +332,31 @@ class Function:
                 display.leave(depth)
         if outer is None and state.waiting is None and not settle(current.reports):
             return None, None
-        seconds = time.perf_counter() - start if is_timed else None
         one_column = self.one_column is not None and self.one_column(*arguments)
-        return result, summarise(current.reports, self.name, chosen.name, one_column, seconds)
+        return result, summarise(current.reports, self.name, chosen.name, one_column, times)
+
+    def _perform(
+        self, chosen: Rule, A: Any, arguments: tuple[Any, ...], title: str = ""
+    ) -> tuple[Any, dict[str, float] | None]:
+        """The result of a rule or the base case, and its seconds by part if a clock runs; `title`:
+        what the display calls it, if there is one."""
+        clock = running() if CLOCKS else None
+        begun = None if clock is None else clock.begin(self, chosen, A, arguments)
+        mark, how = 0.0 if clock is None else clock.read()[OTHER], chosen.name
+        try:
+            result = chosen.implementation(A, *arguments)
+            while type(result) is Choice:
+                how = result.method or how
+                if clock is not None:  # until now it was chosen
+                    clock.regard_as_dispatch(mark)
+                if title:
+                    state.display.rename(f"{title} by {result}")
+                result = result.run()
+        except BaseException:
+            if clock is not None:
+                clock.abandon(begun)
+            raise
+        return result, None if clock is None else clock.end(begun, how, result)
 
     # ------------------------------------------------------------------ rules
 

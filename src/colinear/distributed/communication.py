@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from .. import backends
 from ..backends import namespace_of
 from ..dispatch import function, rule
-from ..dispatch.resolution import human
+from ..dispatch.resolution import memory_text
 from ..operators import (
     Adjoint,
     BatchSum,
@@ -191,7 +191,7 @@ def describe(A: LinearOperator, gathered: dict[str, float]) -> str:
     each = sum(on_mesh.bytes_per_device(x) for x in {id(x): x for x in arrays}.values())
     whole = sum(x.nbytes for x in {id(x): x for x in arrays}.values())
     axes = ", ".join(f"{name}: {size}" for name, size in sizes.items())
-    lines = [f"on a mesh of devices ({axes}): {_bytes(each)} of {_bytes(whole)} on each"]
+    lines = [f"on a mesh of devices ({axes}): {memory_text(each)} of {memory_text(whole)} on each"]
     sent = traffic(A)
     ways = ("gathers {}", sent.gathers), ("sums {} over the devices", sent.sums)
     ways = *ways, ("sends {} to the neighbours", sent.shifts)
@@ -203,9 +203,5 @@ def describe(A: LinearOperator, gathered: dict[str, float]) -> str:
     if sent.repeated:
         names = ", ".join(dict.fromkeys(sent.repeated))
         lines.append(f"not divided, every device does all the work: {names}")
-    lines += [f"{name} gathers {_bytes(size)} on each device" for name, size in gathered.items()]
+    lines += [f"{name} gathers {memory_text(size)} on each device" for name, size in gathered.items()]
     return "\n".join(lines)
-
-
-def _bytes(size: float) -> str:
-    return human(size, 1024.0, ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")) + "B"

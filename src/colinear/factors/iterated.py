@@ -12,6 +12,7 @@ import numpy as np
 
 from ..autodiff.implicit import Equation, equation
 from ..backends import Array, namespace_of, positive_or_one, program
+from ..clock import CLOCKS, PRODUCTS, as_part
 from ..errors import DtypeError, ShapeError
 from ..info import Info, is_detailed, recording, report, total
 from ..methods.iterate import Outcome, Products, described, refined, without_unknowns
@@ -257,11 +258,12 @@ def _products(A: LinearOperator, M: LinearOperator | None, method: Any, dtype: A
     terms = sampled_terms(A, method) if method.needs_terms else None
     A, M = make_ready(A), make_ready(M)
     both = method.needs_adjoint or (terms is not None and terms.squared)
+    product = _timed_product if CLOCKS else _product
     return Products(
-        multiply=_product(A, dtype),
-        adjoint=_product(A.H, dtype) if both else None,
-        precondition=None if M is None else _product(M, dtype),
-        precondition_adjoint=_product(M.H, dtype) if both and M is not None else None,
+        multiply=product(A, dtype),
+        adjoint=product(A.H, dtype) if both else None,
+        precondition=None if M is None else product(M, dtype),
+        precondition_adjoint=product(M.H, dtype) if both and M is not None else None,
         columns=A.shape[-1],
         terms=terms,
         take_vectors=True,
@@ -294,6 +296,10 @@ def _product(A: LinearOperator, dtype: Any) -> Any:
         # torch's matrix, made once: that costs a fifth of a product with 10,000 rows
         vector = A.S.__matmul__
     return lambda X: vector(X) if X.ndim == 1 else block(X)
+
+
+def _timed_product(A: LinearOperator, dtype: Any) -> Any:
+    return as_part(PRODUCTS, _product(A, dtype))
 
 
 PRODUCTS_UNTIL_ASSEMBLED = 64  # of derivatives: about as many as it takes to assemble a matrix

@@ -139,6 +139,11 @@ class Protocols:
         __mul__ = __rmul__ = _arithmetic("times")  # scalars and Hadamard products commute
         __truediv__ = _arithmetic("divide")
 
+    def __rtruediv__(self, other: Any) -> LinearOperator:
+        raise TypeError(
+            "/: nothing can be divided by an operator. Use solve(A, b), or c * inv(A) for a number c."
+        )
+
     def __pow__(self, exponent: Any) -> LinearOperator:
         return algebra.raise_to(self, exponent)
 
@@ -224,7 +229,15 @@ class Protocols:
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return interop.torch_function(func, args, kwargs or {})
 
-    # ------------------------------------------------------------------ what torch's tensors have
+    # ------------------------------------------------------------------ what arrays have
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        return self.shape[:-2]
 
     @property
     def mT(self) -> LinearOperator:

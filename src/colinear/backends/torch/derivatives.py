@@ -15,6 +15,7 @@ from torch._C import _functorch
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ... import clock
 from .arrays import is_floating
 from .mesh import around, beside
 
@@ -277,7 +278,9 @@ class _Through(torch.autograd.Function):
         if fixed:  # Dynamo takes an empty call for one about a tuple
             ctx.mark_non_differentiable(*fixed)
         ctx.save_for_backward(*arrays, *outputs)
+        ctx.clock = None
         if not torch.compiler.is_compiling():
+            ctx.clock = clock.running() if clock.CLOCKS else None
             ctx.save_for_forward(*arrays, *outputs)
 
     @staticmethod
@@ -286,7 +289,10 @@ class _Through(torch.autograd.Function):
         with around(*ctx.saved_tensors):
             cotangents = tuple(map(beside, cotangents, outputs))
             output, cotangent = (outputs[0], cotangents[0]) if ctx.single else (outputs, cotangents)
-            return None, *ctx.rules.vjp(primals, output, cotangent)
+            pull = ctx.rules.vjp
+            if ctx.clock is None and not clock.CLOCKS:
+                return None, *pull(primals, output, cotangent)
+            return None, *clock.differentiated(ctx.clock, pull, primals, output, cotangent)
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
@@ -300,7 +306,10 @@ class _Through(torch.autograd.Function):
                 torch.zeros_like(x) if t is None else t
                 for x, t in zip(primals, tangents, strict=True)
             )
-            return ctx.rules.jvp(primals, tuple(moved), outputs[0] if ctx.single else outputs)
+            push = (
+                clock.as_part(clock.DERIVATIVES, ctx.rules.jvp) if clock.CLOCKS else ctx.rules.jvp
+            )
+            return push(primals, tuple(moved), outputs[0] if ctx.single else outputs)
 
 
 class _Batched(_Through):
