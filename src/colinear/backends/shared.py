@@ -388,6 +388,39 @@ def outer_in_band(xp: Any, Y: Any, X: Any, widths: tuple[int, int]) -> Any:
     return xp.stack([xp.sum(shift(xp, Y, u - r) * X, axis=-1) for r in range(l + u + 1)], axis=-2)
 
 
+# Products by diagonals that are laid out by rows: entry i of each stands in row i of the matrix.
+
+
+def lay_out(values: Array, bits: Array) -> tuple[Array, ...]:
+    """Diagonals (d, m) by rows as `diagonals_matmul` takes them; bit d of a row says that diagonal d
+    has an entry there."""
+    return (values,)
+
+
+def sparse_diagonals(data: Array, structure: Any) -> tuple[Array, ...]:
+    """The entries of a sparse matrix of few diagonals as `diagonals_matmul` takes them."""
+    xp, (offsets, places, bits) = namespace_of(data), structure.diagonals
+    empty = zeros_like(xp, data, (len(offsets) * structure.shape[0],))
+    values = xp.set_at(empty, places, data)
+    return lay_out(xp.reshape(values, (len(offsets), -1)), bits)
+
+
+def diagonals_matmul(parts: tuple[Array, ...], offsets: tuple[int, ...], X: Array) -> Array:
+    """Multiply the matrix of these diagonals by X, (*batch, n, k) or a vector (n,)."""
+    (values,) = parts
+    xp, m, axis = namespace_of(X), values.shape[1], max(-2, -X.ndim)
+    n, above = X.shape[axis], max(0, -min(offsets))
+    shapes = [list(X.shape), list(X.shape)]
+    shapes[0][axis], shapes[1][axis] = above, max(0, m + max(offsets) - n)
+    before, after = (zeros_like(xp, X, tuple(shape)) for shape in shapes)
+    padded, total = xp.concat([before, X, after], axis=axis), None
+    for d, k in zip(values, offsets):
+        part = padded[..., above + k : above + k + m, :] if axis == -2 else padded[above + k :][:m]
+        term = (d[:, None] if axis == -2 else d) * part
+        total = term if total is None else total + term
+    return total
+
+
 # The order of the columns in a QR factorisation with column pivoting, for frameworks that lack it.
 
 

@@ -4,6 +4,7 @@ from .arithmetic import *
 from .arrays import *
 from .control import *
 from .derivatives import *
+from .diagonals import *
 from .linalg import *
 from .programs import *
 from .sparse import *
