@@ -3,9 +3,10 @@ with factors, products along bands, pivots of QR. The framework is that of the a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,16 @@ def itself(x: Any) -> Any:
 def never(*values: Any) -> bool:
     """False: what a framework does not do."""
     return False
+
+
+@contextlib.contextmanager
+def watch_operations(x: Any) -> Iterator[Any]:
+    """Sees nothing: there are no operations beside x that can be recorded."""
+    yield None
+
+
+def record(f: Callable, arrays: Any) -> None:
+    """None: nothing can be recorded."""
 
 
 def fold_in(gen: Any, i: Any) -> Any:

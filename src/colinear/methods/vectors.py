@@ -103,6 +103,10 @@ class Columns:
         The tolerance of the residual; and the squared norm at which a column is done with a cycle.
     every : int
         Steps between two looks at the values.
+    waits : bool
+        Whether a look waits for a device.
+    carried
+        The arrays that the operations themselves carry from step to step.
     in_place : bool
         Whether blocks are written over, where the framework can.
     few : bool
@@ -130,7 +134,8 @@ class Columns:
     ):
         self.xp, self.eps, self.tol, self.goal = xp, xp.eps(dtype), tol, goal
         self.root_eps = math.sqrt(self.eps)
-        self.every = LOOK_EVERY if waits else 1
+        self.every, self.waits = LOOK_EVERY if waits else 1, waits
+        self.carried: dict[Any, Array] = {}
         self._inner = xp.column_dot if in_place else None  # quicker for wide blocks
         self.in_place, self._axis = in_place and not xp.is_functional, axis
         self._is_by_columns = few and self.in_place and xp.name == "numpy"
@@ -184,7 +189,11 @@ class Columns:
 
     def goes_on(self, running: Any, state: Any, made: int) -> bool:
         """Whether another step is to be made after `made` of them."""
-        return bool(made % self.every) or bool(self.xp.any(running))
+        return not self.looks_after(made) or bool(self.xp.any(running))
+
+    def looks_after(self, made: int) -> bool:
+        """Whether the values are looked at after so many steps."""
+        return made % self.every == 0
 
     def inner(self, x: Array, y: Array) -> Array:
         """x^H y. (torch's vecdot conjugates the first one too.)"""
@@ -294,12 +303,13 @@ class Columns:
 class Single:
     """One vector on the host, written over; its numbers are Python's. See `Columns`."""
 
-    every, in_place, _is_by_columns = 1, True, False
+    every, in_place, _is_by_columns, waits = 1, True, False, False
 
     def __init__(self, xp: Any, dtype: Any, tol: float = 0.0, goal: Any = None):
         self.xp, self.eps, self.tol = xp, xp.eps(dtype), tol
         self.root_eps = math.sqrt(self.eps)
         self.goal: Any = None if goal is None else float(goal[0])
+        self.carried: dict[tuple[int, int], Array] = {}
         self.copy, self.dot, self.xpby, self._axpy = xp.copy, xp.dot_real, xp.xpby, xp.axpy
         is_complex = xp.is_complex(dtype)
         self.inner = (lambda x, y: complex(xp.vecdot(x, y))) if is_complex else xp.dot_real
@@ -398,10 +408,11 @@ class Device(Single):
     least is kept; what happened to x after one was not is thrown away.
     """
 
+    waits = True
+
     def __init__(self, xp: Any, dtype: Any, tol: float = 0.0, goal: Any = None):
         super().__init__(xp, dtype, tol=tol)
         self.goal = goal[0]
-        self._least: dict[tuple[int, int], Array] = {}
         self._code = RUNNING
         self._start: Array | None = None
 
@@ -421,13 +432,16 @@ class Device(Single):
         return self._code
 
     def goes_on(self, running: Any, state: Any, made: int) -> bool:
-        return made % LOOK_EVERY != 1 or self.code(state) == RUNNING
+        return not self.looks_after(made) or self.code(state) == RUNNING
+
+    def looks_after(self, made: int) -> bool:
+        return made % LOOK_EVERY == 1
 
     def _judge(self, size: float) -> int:
         """Why a run has ended; RUNNING if it has not."""
         if size <= float(self.goal):
             return SUCCESS
-        least = {blame: float(a) for blame, a in self._least.items()}
+        least = {blame: float(a) for blame, a in self.carried.items()}
         for (indefinite, _), a in least.items():
             if a <= 0:
                 return indefinite
@@ -438,8 +452,8 @@ class Device(Single):
         return a / (b + TINY)
 
     def positive(self, code: int, a: Any, blame: tuple[int, int]) -> int:
-        before = self._least.get(blame)
-        self._least[blame] = a if before is None else self.xp.minimum(before, a)
+        before = self.carried.get(blame)
+        self.carried[blame] = a if before is None else self.xp.minimum(before, a)
         return code
 
     def reached(self, code: int, size: Any) -> int:

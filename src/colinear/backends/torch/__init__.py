@@ -5,6 +5,7 @@ from .arrays import *
 from .control import *
 from .derivatives import *
 from .diagonals import *
+from .graphs import *
 from .linalg import *
 from .programs import *
 from .sparse import *
