@@ -29,7 +29,7 @@ NAMES: tuple[str, ...] = tuple(
     sum prod max min any all mean argmax argsort sort cumsum
     reshape expand_dims squeeze moveaxis broadcast_to concat stack flip roll take take_along_axis
     tril triu diagonal make_diagonal matrix_transpose
-    matmul einsum vecdot vector_norm rough_norm axpy xpby dot_real three_term column_dot
+    matmul einsum vecdot vector_norm rough_norm axpy xpby descend dot_real three_term column_dot
     inner_products
     cholesky cholesky_solve cholesky_inverse lu_factor lu_solve lu_permutation
     lu_parity ldl_factor ldl_solve ldl_slogdet

@@ -91,6 +91,10 @@ def record(f: Callable, arrays: Any) -> None:
     """None: nothing can be recorded."""
 
 
+def descend(*arrays: Any) -> None:
+    """None: no kernel updates two vectors at once."""
+
+
 def fold_in(gen: Any, i: Any) -> Any:
     """The source of the i-th block of numbers. A generator moves on as it is drawn from, so it
     is that itself."""

@@ -15,7 +15,7 @@ from ..backends import Array, namespace_of, zeros_like
 from .base import LinearOperator
 from .tree import MOST_DIAGONALS, Shape
 
-FEWEST_ROWS = 1 << 14  # of a matrix, beside whose product the layout and a launch do not count
+FEWEST_ROWS = 1 << 17  # of a matrix, beside whose products the layout and the kernel do not count
 
 
 def is_fused(A: Any, array: Array, rows: int) -> bool:

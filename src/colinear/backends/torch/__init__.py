@@ -4,7 +4,7 @@ from .arithmetic import *
 from .arrays import *
 from .control import *
 from .derivatives import *
-from .diagonals import *
+from .fused import *
 from .graphs import *
 from .linalg import *
 from .programs import *

@@ -58,8 +58,7 @@ def record(
     first results over the copies and returns the others. None if that cannot be recorded.
 
     `f` is called, but nothing is computed. What is made once must be there, and
-    `watch_operations` must have seen its operations: a recording that fails leaves torch in
-    disorder.
+    `watch_operations` must have seen its operations.
     """
     device = arrays[0].device
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
@@ -82,11 +81,10 @@ def record(
             for x, y in zip(arrays, results):
                 if y is not x:
                     x.copy_(y)
+            graph.capture_end()
         except RuntimeError:
-            with contextlib.suppress(RuntimeError):
-                graph.capture_end()
+            _give_up(graph, device)
             return None
-        graph.capture_end()
     others = results[len(arrays) :]
 
     def replay() -> Any:
@@ -94,3 +92,17 @@ def record(
         return [x.clone() for x in others]
 
     return arrays, replay
+
+
+def _give_up(graph: Any, device: Any) -> None:
+    """Bring torch in order after a recording that failed: its generator of random numbers believes
+    to be recorded until a recording ends well, and its allocator keeps the memory for it."""
+    with contextlib.suppress(RuntimeError):
+        graph.capture_end()
+    with contextlib.suppress(RuntimeError, AttributeError):
+        torch._C._cuda_endAllocateToPool(device.index or 0, graph.pool())
+    another, x = torch.cuda.CUDAGraph(), torch.zeros(1, device=device)
+    with torch.cuda.stream(torch.cuda.Stream(device)):
+        another.capture_begin(capture_error_mode="thread_local")
+        x += 1
+        another.capture_end()
