@@ -31,7 +31,7 @@ NAMES: tuple[str, ...] = tuple(
     sum prod max min any all mean argmax argsort sort cumsum
     reshape expand_dims squeeze moveaxis broadcast_to concat stack flip roll take take_along_axis
     tril triu diagonal make_diagonal matrix_transpose
-    matmul einsum vecdot vector_norm rough_norm axpy xpby dot_real three_term column_dot
+    matmul einsum vecdot vector_norm rough_norm axpy xpby descend dot_real three_term column_dot
     inner_products
     cholesky cholesky_solve cholesky_inverse lu_factor lu_solve lu_permutation
     lu_parity ldl_factor ldl_solve ldl_slogdet
@@ -39,11 +39,12 @@ NAMES: tuple[str, ...] = tuple(
     solve_triangular solve_tridiagonal solve_banded map_on_host linear_rule
     tridiagonal_pivots solve_triangular_sum solve_shifted linear_recurrence
     fft ifft fftn ifftn rfftn irfftn
-    sparse_matmul sparse_array scatter_add set_at
+    sparse_matmul sparse_array fuses_diagonals sparse_diagonals diagonals_matmul lay_out
+    scatter_add set_at
     generator split fold_in normal rademacher uniform
     while_loop fori_loop scan cond loop_map call_host outside_trace
     jvp vjp linearise linear_transpose vmap custom_derivative stop_gradient checkpoint hoist
-    register_pytree tree_map jit warn_later synchronize
+    register_pytree tree_map jit warn_later synchronize watch_operations record
     """.split()
 )
 

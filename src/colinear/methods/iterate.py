@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from ..backends import Array, namespace_of, positive_or_one, zeros_like
 from ..info import Info
 from ..status import Status
+from .device import Device
 from .loop import NO_MONITOR, Loop, Monitor, Run, is_compiling
 from .vectors import (
     BREAKDOWN,
@@ -31,7 +32,6 @@ from .vectors import (
     STAGNATION,
     SUCCESS,
     Columns,
-    Device,
     LinearMap,
     Recorded,
     Single,

@@ -276,6 +276,9 @@ def map_parts(value: Any, on_operator: Map, on_leaf: Map) -> Any:
     return on_operator(value) if hasattr(type(value), "_matmat") else on_leaf(value)
 
 
+MOST_DIAGONALS = 31  # of a matrix that is multiplied by diagonals: each row has a bit for each
+
+
 class Index:
     """Integers that are structure (a permutation, a sparsity pattern): static and hashable by
     content, so that values are seen under `jit` and neither `vmap` nor `grad` of an operator

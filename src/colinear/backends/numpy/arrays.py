@@ -18,11 +18,14 @@ from ..shared import (
     _over_batch,
     by_columns,
     diagonal,
+    diagonals_matmul,
     extreme_scale,
     fold_in,
     half,
     itself,
+    lay_out,
     never,
+    sparse_diagonals,
 )
 
 # names that mean here what they mean to all
@@ -131,7 +134,7 @@ def own(x: Any, lenders: Any) -> np.ndarray:
 # Values are on the host, can be seen, and have no derivatives.
 peek = staged = itself
 fetch = list
-is_on_device = is_traced = is_differentiated = is_compiling = never
+is_on_device = is_traced = is_differentiated = is_compiling = fuses_diagonals = never
 
 
 # arithmetic and products
