@@ -159,8 +159,19 @@ class Kernel(LinearOperator, init=False):
         return namespace_of(entries).matrix_transpose(entries) if self.transposed else entries
 
     def _matmat(self, V: Array) -> Array:
+        multiply = (None if 0 in V.shape else self._fused()) or self._by_blocks
         is_one = not self.shape[:-2] and V.ndim > 2
-        return as_one_block(self._by_blocks, V) if is_one else self._by_blocks(V)
+        return as_one_block(multiply, V) if is_one else multiply(V)
+
+    def _fused(self) -> Callable | None:
+        """V -> K V without K, where k is a function of the distance and the backend has a program
+        for that; else None. Whoever gives `block` wants blocks."""
+        form = getattr(self.k, "radial", None)
+        if form is None or self.block is not None or self.batch_shape or 0 in self.shape:
+            return None
+        rows, columns = self._points()
+        columns = None if self.Y is None else columns
+        return namespace_of(rows).radial_product(form, rows, columns, self.parameters)
 
     @property
     def _has_rows(self) -> bool:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..shared import radial_product
 from .arrays import is_differentiated
 from .mesh import MESHES, has_explicit_axes, whole, with_automatic_axes
 

@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 
 from ...errors import BackendError
-from ..shared import _lapack, common, fori_loop, half, itself, loop_map, scan
+from ..shared import _lapack, common, fori_loop, half, itself, loop_map, radial_product, scan
 from ..shared import scan_recurrence as linear_recurrence
 from .linalg import solve_triangular
 

@@ -6,4 +6,5 @@ from .control import *
 from .derivatives import *
 from .linalg import *
 from .programs import *
+from .radial import radial_product
 from .sparse import *
