@@ -143,9 +143,11 @@ def device_of(x: Any) -> Any:
     return place_of(device) if isinstance(device, jax.sharding.Sharding) else device
 
 
-def device_memory(device: Any) -> float:
-    """Bytes of the memory of a device, infinity where that is not known."""
-    return float((device.memory_stats() or {}).get("bytes_limit", "inf"))
+def device_memory(device: Any, free: Any = False) -> float:
+    """Bytes of the memory of a device, or of what is free of it, infinity where that is not
+    known."""
+    stats = device.memory_stats() or {}
+    return float(stats.get("bytes_limit", "inf")) - (stats.get("bytes_in_use", 0) if free else 0)
 
 
 def to_device(x: Any, device: Any) -> jax.Array:

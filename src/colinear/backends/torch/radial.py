@@ -32,6 +32,7 @@ FEW_COORDINATES = 8  # up to which differences are as quick as a product of matr
 MOST_COLUMNS = 64  # of V that one program multiplies
 PROGRAMS_EACH = 8  # for each multiprocessor, so that none waits for the last
 LEAST_SHARE = 1024  # columns of K that are worth a program
+NEAR = 16.0  # |x|^2 + |y|^2, up to which rounding in |x|^2 + |y|^2 - 2 x·y is that of φ itself
 BLOCK_BYTES = 2**30  # of differences of points, where derivatives go by blocks
 
 
@@ -42,8 +43,9 @@ def radial_product(form: Any, X: Any, Y: Any, parameters: tuple) -> Callable | N
     Parameters
     ----------
     form : object
-        With `profile(q, *shape)`, a function of squared distances, and `placed(X, Y, *parameters)`,
-        which gives the points that have these distances, a factor of K, and `shape`.
+        With `profile(q, *shape)`, a function of squared distances; `is_smooth`, whether it has a
+        derivative at 0; and `placed(X, Y, *parameters)`, which gives the points that have these
+        distances, a factor of K, and `shape`.
     X, Y : array, (m, d) and (n, d)
         Y may be None: X.
     parameters : tuple
@@ -74,7 +76,7 @@ def radial_product(form: Any, X: Any, Y: Any, parameters: tuple) -> Callable | N
         ]
         profiles = translated(form.profile, dtype, len(shape))
         precision = "half" if result.itemsize == 2 else "ieee" if dtype is float64 else "tf32x3"
-        fused = Fused(form.profile, profiles, precision)
+        fused = Fused(form.profile, profiles, precision, form.is_smooth)
         others = None if Y is None else Y.to(dtype)
         found = _Product.apply(fused, X.to(dtype), others, V.to(dtype), *own)
         return (factor * found).to(result)
@@ -119,6 +121,7 @@ class Fused:
     profile: Callable
     programs: Profiles
     precision: str
+    is_smooth: bool  # whether φ has a derivative at 0, so that rounding in q is not magnified
 
 
 class _Product(torch.autograd.Function):
@@ -200,19 +203,39 @@ def product(fused: Fused, X: Any, Y: Any, V: Any, shape: tuple) -> Any:
 def _product(fused: Fused, X: Any, Y: Any, V: Any, shape: tuple) -> Any:
     m, n, width = X.shape[0], Y.shape[0], V.shape[1]
     launch = _Launch(fused, X, Y, width, shape)
-    out = V.new_empty(launch.shares, m, width)
-    launch(
-        "product",
-        launch.points,
-        V,
-        launch.parameters,
-        out,
-        m,
-        n,
-        width,
-        PROFILE=fused.programs.value,
-    )
+    options, padded = launch.options, launch.options["WIDTH"]
+    out, v_parts = V.new_empty(launch.shares, m, width), V
+    if padded > 1:
+        v_parts = V.new_zeros(2, padded, n)
+        v_parts[:, :width] = _parts(V.mT)
+    x_parts = y_parts = far = out
+    guards = [0]
+    if options["BY_PRODUCT"]:
+        x_parts, y_parts = (_padded(P, options["D_PADDED"]) for P in (X, Y))
+        far = (launch.points[2].max() + launch.points[3].max() > NEAR).to(torch.int32)
+        # one of two programs finds nothing to do: which one, the host need not know
+        guards = [0, 1] if fused.is_smooth else [2]
+    for guard in guards:
+        launch(
+            "product", launch.points, V, launch.parameters, far, x_parts, y_parts, v_parts, out,
+            m, n, width, PROFILE=fused.programs.value, GUARDED=guard,
+        )  # fmt: skip
     return out[0] if launch.shares == 1 else out.sum(0)
+
+
+def _parts(X: Any) -> Any:
+    """X as a sum of two parts, of which TF32 holds the first, and the second to 22 bits of X."""
+    if X.dtype is float64:
+        return torch.stack([X, torch.zeros_like(X)])
+    high = (X.contiguous().view(torch.int32) & -8192).view(float32)
+    return torch.stack([high, X - high])
+
+
+def _padded(X: Any, width: int) -> Any:
+    """The parts of points, with zeros up to this many coordinates."""
+    out = X.new_zeros(2, X.shape[0], width)
+    out[..., : X.shape[1]] = _parts(X)
+    return out
 
 
 def cotangents(fused: Fused, needed: tuple, G: Any, X: Any, Y: Any, V: Any, shape: tuple) -> tuple:
@@ -267,7 +290,7 @@ class _Launch:
         m, n, d = X.shape[0], Y.shape[0], X.shape[1]
         double = X.dtype is float64
         self.device = X.device
-        rows, columns, warps = tiles(d, width, double)
+        rows, columns, warps, stages = tiles(d, width, double)
         tiles_of_rows = -(-m // rows)
         wanted = -(-PROGRAMS_EACH * _multiprocessors(X.device) // tiles_of_rows)
         share = -(-n // min(wanted, -(-n // LEAST_SHARE)))
@@ -287,6 +310,7 @@ class _Launch:
             "ROWS": rows,
             "COLUMNS": columns,
             "num_warps": warps,
+            "num_stages": stages,
         }
 
     def __call__(self, name: str, points: tuple, *arguments: Any, **options: Any) -> None:
@@ -301,11 +325,12 @@ class _Launch:
             )
 
 
-def tiles(d: int, width: int, double: bool) -> tuple[int, int, int]:
-    """Rows and columns of a tile, and the warps that compute it, as measured on an H200."""
-    if double:
-        return 64, 32, 4
-    return 64, 64, 8 if d > 64 else 4
+def tiles(d: int, width: int, double: bool) -> tuple[int, int, int, int]:
+    """Rows and columns of a tile, the warps that compute it, and how many tiles ahead are loaded, as
+    measured on an H200."""
+    if double or d > 64:
+        return 64, 32, 4, 2
+    return 64, 64, 4, 2
 
 
 @functools.cache

@@ -1,9 +1,9 @@
 """Triton kernels of products with K[i, j] = φ(|x_i - y_j|^2), of which no entry is written to memory.
 
 A program of the device has a tile of rows and goes along a part of the columns. Distances are
-|x|^2 + |y|^2 - 2 x·y, whose last term is a product of matrices; a tile with neighbours, between
-whom that cancels, is computed again by differences. A profile with a slope of √q at 0 would show it.
-Products are those of single precision: three of TF32 each, never one.
+|x|^2 + |y|^2 - 2 x·y, whose last term is a product of matrices. Where that may cancel, a tile with
+neighbours is computed again by differences. Products are those of single precision: three of TF32
+each, never one.
 
 φ is a function of Triton that `radial.py` has written.
 
@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 # |x - y|^2 / (|x|^2 + |y|^2) below which the difference of these has too few digits
-CLOSE = tl.constexpr(1 / 16)
+CLOSE = tl.constexpr(1 / 32)
 
 
 @triton.jit
@@ -77,46 +77,92 @@ def _rows(X, XX, i, m, D: tl.constexpr, D_PADDED: tl.constexpr):
 
 
 @triton.jit
+def _matmul_in_parts(A, B_high, B_low, PRECISION: tl.constexpr):
+    """A B, where B is given as B_high + B_low, parts that TF32 holds."""
+    if PRECISION == "half":
+        return tl.dot(A.to(tl.bfloat16), B_high.to(tl.bfloat16))
+    elif PRECISION == "ieee":
+        return tl.dot(A, B_high, input_precision=PRECISION, out_dtype=A.dtype)
+    else:
+        high = (A.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+        found = tl.dot(A - high, B_high, input_precision="tf32")
+        found = tl.dot(high, B_low, found, input_precision="tf32")
+        return tl.dot(high, B_high, found, input_precision="tf32")
+
+
+@triton.jit
 def product(
-    X, Y, XX, YY, V, parameters, out, m, n, width, share,
+    X, Y, XX, YY, V, parameters, far, X_parts, Y_parts, V_parts, out, m, n, width, share,
     PROFILE: tl.constexpr, D: tl.constexpr, D_PADDED: tl.constexpr, WIDTH: tl.constexpr,
-    BY_PRODUCT: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    BY_PRODUCT: tl.constexpr, GUARDED: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """out[p] = Σ_j φ(|x_i - y_j|^2) V[j] over the p-th `share` of the columns j: V (n, width)."""
+    """out[p] = Σ_j φ(|x_i - y_j|^2) V[j] over the p-th `share` of the columns j.
+
+    `X_parts` (2, m, D_PADDED), `Y_parts` (2, n, D_PADDED) and `V_parts` (2, WIDTH, n) are split into
+    parts that TF32 holds. Of the two programs, GUARDED or not, one finds its work done by the other:
+    `far` says whether any point is far from the origin, so that differences may cancel.
+    """
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    x, xx = _rows(X, XX, i, m, D, D_PADDED)
     start = tl.program_id(1) * share
     stop = tl.minimum(start + share, n)
+    rows = i < m
+    if BY_PRODUCT:
+        if GUARDED != 2:
+            is_mine = (tl.load(far) != 0) == (GUARDED == 1)
+            stop = tl.where(is_mine, stop, start)
+            rows = rows & is_mine
+        c = tl.arange(0, D_PADDED)
+        here = tl.minimum(i, m - 1)
+        x_high = tl.load(X_parts + here[:, None] * D_PADDED + c[None, :])
+        x_low = tl.load(X_parts + (m * D_PADDED) + here[:, None] * D_PADDED + c[None, :])
+        xx = tl.load(XX + here)[:, None]
     out += tl.program_id(1).to(tl.int64) * m * width
+    k = tl.arange(0, WIDTH)
     if WIDTH == 1:
         total = tl.zeros((ROWS,), dtype=X.dtype.element_ty)
         lost = tl.zeros((ROWS,), dtype=X.dtype.element_ty)
-        for chunk in range(start, stop, 16 * COLUMNS):
-            part = tl.zeros((ROWS, COLUMNS), dtype=X.dtype.element_ty)
-            for tile in range(chunk, tl.minimum(chunk + 16 * COLUMNS, stop), COLUMNS):
-                j = tile + tl.arange(0, COLUMNS)
-                nearest = tl.minimum(j, n - 1)
-                q = _squared_distances(
-                    X, Y, x, xx, YY, i, nearest, m, n, D, BY_PRODUCT, ROWS, COLUMNS
-                )
-                v = tl.load(V + j[None, :], mask=j[None, :] < stop, other=0.0)
-                part += PROFILE(q, parameters) * v
-            total, lost = _added(total, lost, tl.sum(part, axis=1))
-        tl.store(out + i, total, mask=i < m)
+        part = tl.zeros((ROWS, COLUMNS), dtype=X.dtype.element_ty)
     else:
-        k = tl.arange(0, WIDTH)
         total = tl.zeros((ROWS, WIDTH), dtype=X.dtype.element_ty)
         lost = tl.zeros((ROWS, WIDTH), dtype=X.dtype.element_ty)
-        for tile in range(start, stop, COLUMNS):
-            j = tile + tl.arange(0, COLUMNS)
-            nearest = tl.minimum(j, n - 1)
-            q = _squared_distances(X, Y, x, xx, YY, i, nearest, m, n, D, BY_PRODUCT, ROWS, COLUMNS)
-            is_there = (j < stop)[:, None] & (k < width)[None, :]
-            v = tl.load(V + j[:, None].to(tl.int64) * width + k[None, :], mask=is_there, other=0.0)
-            part = _matmul(PROFILE(q, parameters), v, PRECISION)
-            total, lost = _added(total, lost, part)
+    for tile in range(start, stop, COLUMNS):
+        j = tile + tl.arange(0, COLUMNS)
+        there = tl.minimum(j, n - 1)
+        if BY_PRODUCT:
+            place = there[None, :] * D_PADDED + c[:, None]
+            y_high = tl.load(Y_parts + place)
+            y_low = tl.load(Y_parts + (n * D_PADDED) + place)
+            q = tl.dot(x_low, y_high, input_precision="tf32")
+            q = tl.dot(x_high, y_low, q, input_precision="tf32")
+            q = tl.dot(x_high, y_high, q, input_precision="tf32")
+            size = xx + tl.load(YY + there)[None, :]
+            q = tl.maximum(size - 2 * q, 0.0)
+            if GUARDED:
+                if tl.min(tl.min(q - CLOSE * size, axis=1), axis=0) < 0:
+                    q = _by_differences(X, Y, i, there, m, n, D, ROWS, COLUMNS)
+        else:
+            q = _by_differences(X, Y, i, there, m, n, D, ROWS, COLUMNS)
+        entries = PROFILE(q, parameters)
+        if WIDTH == 1:
+            v = tl.load(V + there, mask=j < stop, other=0.0)[None, :]
+            part += entries * v
+            if (tile - start) % (16 * COLUMNS) == 15 * COLUMNS:
+                total, lost = _added(total, lost, tl.sum(part, axis=1))
+                part = tl.zeros((ROWS, COLUMNS), dtype=X.dtype.element_ty)
+        else:
+            places = k[None, :] * n + there[:, None]
+            inside = (j < stop)[:, None]
+            v_high = tl.load(V_parts + places, mask=inside, other=0.0)
+            v_low = tl.load(V_parts + (WIDTH * n) + places, mask=inside, other=0.0)
+            found = _matmul_in_parts(entries, v_high, v_low, PRECISION)
+            total, lost = _added(total, lost, found)
+    if WIDTH == 1:
+        total, lost = _added(total, lost, tl.sum(part, axis=1))
+        tl.store(out + i, total, mask=rows)
+    else:
         places = i[:, None].to(tl.int64) * width + k[None, :]
-        tl.store(out + places, total, mask=(i < m)[:, None] & (k < width)[None, :])
+        tl.store(out + places, total, mask=rows[:, None] & (k < width)[None, :])
 
 
 @triton.jit
