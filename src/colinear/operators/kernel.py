@@ -11,15 +11,12 @@ from .. import backends
 from ..backends import Array, namespace_of
 from ..dispatch import calls
 from ..errors import ShapeError
-from ..rates import memory_to_form
+from ..rates import memory_of_block, memory_to_store
 from .base import LinearOperator
 from .context import Context, as_arrays, as_one_block, broadcast_batches, context_of, kind_of
 from .dense import Dense
 from .matrixfree import as_parameters, function_name
 from .tree import Shape, arrays_in, memo
-
-# Bytes that a block may take with the differences x_i - y_j, which many kernels form on the way.
-MEMORY_BUDGET = 2**27
 
 
 class Kernel(LinearOperator, init=False):
@@ -27,6 +24,8 @@ class Kernel(LinearOperator, init=False):
 
     A product costs one evaluation of all entries and O(block * n) memory, its derivative with
     respect to points and parameters two and as much memory: blocks are computed again, not kept.
+    Of torch's on a CUDA device, a function of the distance (`gp.rbf`, `gp.radial(profile)`) is
+    multiplied by one program of Triton that writes no entry, forwards and for first derivatives.
 
     Parameters
     ----------
@@ -44,9 +43,9 @@ class Kernel(LinearOperator, init=False):
         without a batch. What k closes over and torch or JAX differentiates or traces is found and
         put after them.
     block : int, optional
-        Rows per block. By default what fits in 128 MiB with the differences x_i - y_j; and an
-        iteration stores the matrix, as long as it runs, where that takes a sixteenth of the memory
-        or less.
+        Rows per block. By default what fits with the differences x_i - y_j in 128 MiB, on a GPU in
+        1/64 of its memory; and an iteration stores the matrix, as long as it runs, where that
+        takes a sixteenth of the memory or less, an eighth of a GPU's.
 
     Notes
     -----
@@ -169,14 +168,25 @@ class Kernel(LinearOperator, init=False):
         return namespace_of(entries).matrix_transpose(entries) if self.transposed else entries
 
     def _matmat(self, V: Array) -> Array:
+        multiply = (None if 0 in V.shape else self._fused()) or self._multiplied
         is_one = not self.shape[:-2] and V.ndim > 2
-        return as_one_block(self._multiplied, V) if is_one else self._multiplied(V)
+        return as_one_block(multiply, V) if is_one else multiply(V)
 
     def _multiplied(self, V: Array | None) -> Array:
         """K V, or K itself without V: on each device of a mesh its rows."""
         if self.spread is None:
             return self._by_blocks(V)
         return backends.program(self.backend, _multiply_on_mesh)(self, V)
+
+    def _fused(self) -> Callable | None:
+        """V -> K V without K, where k is a function of the distance and the backend has a program
+        for that; else None. Whoever gives `block` wants blocks."""
+        form, is_one = getattr(self.k, "radial", None), self.block is None and self.spread is None
+        if form is None or not is_one or self.batch_shape or 0 in self.shape:
+            return None
+        rows, columns = self._points()
+        columns = None if self.Y is None else columns
+        return namespace_of(rows).radial_product(form, rows, columns, self.parameters)
 
     @property
     def _has_rows(self) -> bool:
@@ -195,11 +205,19 @@ class Kernel(LinearOperator, init=False):
         blocks."""
         xp, size = self.xp, self.dtype.itemsize * math.prod(self.shape)
         is_recorded = xp.name == "torch" and xp.is_differentiated(*self.arrays())
-        if self.block or is_recorded or size > memory_to_form(self):
+        if self.block or is_recorded or size > memory_to_store(self):
             return self
         if is_planned:  # an array without memory of its own
             return Dense._of(xp.broadcast_to(xp.zeros((), **kind_of(self)), self.shape))
         return Dense._of(self._multiplied(None))
+
+    @property
+    def _block_rows(self) -> int:
+        """The rows of a block: what fits, with the differences x_i - y_j that many kernels form on
+        the way."""
+        m, n = self.shape[-2:]
+        bytes_per_row = n * (self.X.shape[-1] + 2) * 8 * math.prod(self.parameter_batch)
+        return min(m, self.block or max(1, int(memory_of_block(self)) // bytes_per_row))
 
     def _by_blocks(self, V: Array | None) -> Array:
         """K V, or K itself without V: a loop over all blocks of all batch elements, one compiled
@@ -213,9 +231,7 @@ class Kernel(LinearOperator, init=False):
             dtype = self.dtype if V is None else xp.result_type(self.dtype, V.dtype)
             return xp.zeros((*batch, m, width), dtype=dtype, device=xp.device_of(rows))
         # blocks of rows as even as can be, so that little is computed twice
-        bytes_per_row = n * (rows.shape[-1] + 2) * 8 * math.prod(self.parameter_batch)
-        size = min(m, self.block or max(1, MEMORY_BUDGET // bytes_per_row))
-        blocks = -(-m // size)
+        blocks = -(-m // self._block_rows)
         size = -(-m // blocks)
         # of the points, each with its own loop; a batch of parameters is one loop
         spread, rest = ((), batch) if self.parameter_batch else (batch, ())

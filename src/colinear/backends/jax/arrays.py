@@ -144,11 +144,12 @@ def device_of(x: Any) -> Any:
     return place_of(device) if isinstance(device, jax.sharding.Sharding) else device
 
 
-def device_memory(device: Any) -> float:
-    """Bytes of the memory of a device, or of each device of a mesh; infinity where that is not
-    known."""
+def device_memory(device: Any, free: Any = False) -> float:
+    """Bytes of the memory of a device, or of each device of a mesh, or of what is free of it;
+    infinity where that is not known."""
     device = device.local_devices[0] if type(device) is Mesh else device
-    return float((device.memory_stats() or {}).get("bytes_limit", "inf"))
+    stats = device.memory_stats() or {}
+    return float(stats.get("bytes_limit", "inf")) - (stats.get("bytes_in_use", 0) if free else 0)
 
 
 def to_device(x: Any, device: Any) -> jax.Array:

@@ -104,8 +104,9 @@ def device_of(x: Any) -> str:
     return "cpu"
 
 
-def device_memory(device: Any) -> float:
-    """Bytes of the memory of a device, infinity where that is not known."""
+def device_memory(device: Any, free: Any = False) -> float:
+    """Bytes of the memory of a device, or of what is free of it, infinity where that is not
+    known."""
     return float("inf")
 
 

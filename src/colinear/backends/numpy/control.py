@@ -22,6 +22,7 @@ from ..shared import (
     half,
     itself,
     loop_map,
+    radial_product,
     record,
     scan,
     watch_operations,

@@ -10,4 +10,5 @@ from .linalg import *
 from .mesh import enter, is_strict
 from .processes import all_reduce, for_processes, from_processes, process_group
 from .programs import *
+from .radial import radial_product
 from .sparse import *

@@ -194,11 +194,17 @@ def is_beside(x: Any, context: Any) -> builtins.bool:
     )
 
 
-def device_memory(device: Any) -> float:
-    """Bytes of the memory of a device, infinity where that is not known."""
+def device_memory(device: Any, free: builtins.bool = False) -> float:
+    """Bytes of the memory of a device, or of what is free of it, infinity where that is not
+    known."""
     device = device_in(device)
-    is_cuda = device.type == "cuda"
-    return float(torch.cuda.get_device_properties(device).total_memory if is_cuda else "inf")
+    if device.type != "cuda":
+        return math.inf
+    if not free:
+        return float(torch.cuda.get_device_properties(device).total_memory)
+    # what torch holds in reserve is free too
+    reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return float(torch.cuda.mem_get_info(device)[0] + reserve)
 
 
 def to_device(x: Any, device: Any) -> torch.Tensor:

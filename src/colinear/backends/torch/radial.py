@@ -1,0 +1,340 @@
+"""Products with kernels of the distance that never write the kernel: Triton's programs on a CUDA
+device, and their first derivatives.
+
+With K[i, j] = φ(|x_i - y_j|^2), a cotangent G of K V, and S = (G V^T) ∘ φ'(|x_i - y_j|^2),
+
+    the cotangent of x_i is 2 (x_i Σ_j S_ij - Σ_j S_ij y_j),    that of y_j the same of S^T,
+    that of V is K^T G,    and that of a parameter θ of φ is the sum of (G V^T) ∘ dφ/dθ,
+
+each by a program of one shape, with another profile. Derivatives of these go by blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._C import _functorch
+
+from .arrays import float32, float64, result_type
+from .control import checkpoint
+from .profiles import Profiles, translated
+
+MOST_COORDINATES = 256  # of points, of which a tile fits on a multiprocessor
+FEW_COORDINATES = 8  # up to which differences are as quick as a product of matrices
+MOST_COLUMNS = 64  # of V that one program multiplies
+PROGRAMS_EACH = 8  # for each multiprocessor, so that none waits for the last
+LEAST_SHARE = 1024  # columns of K that are worth a program
+NEAR = 16.0  # |x|^2 + |y|^2, up to which rounding in |x|^2 + |y|^2 - 2 x·y is that of φ itself
+BLOCK_BYTES = 2**30  # of differences of points, where derivatives go by blocks
+
+
+def radial_product(form: Any, X: Any, Y: Any, parameters: tuple) -> Callable | None:
+    """A function V -> K V of a kernel of the distance, which never writes K; None where blocks are
+    multiplied instead.
+
+    Parameters
+    ----------
+    form : object
+        With `profile(q, *shape)`, a function of squared distances; `is_smooth`, whether it has a
+        derivative at 0; and `placed(X, Y, *parameters)`, which gives the points that have these
+        distances, a factor of K, and `shape`.
+    X, Y : array, (m, d) and (n, d)
+        Y may be None: X.
+    parameters : tuple
+        Numbers and arrays.
+    """
+    if not is_fused(X):
+        return None
+    X, Y, factor, shape = form.placed(X, Y, *parameters)
+    if any(getattr(p, "ndim", 0) or torch.is_complex(torch.as_tensor(p)) for p in (factor, *shape)):
+        return None
+    Z = X if Y is None else Y
+    m, n, d = X.shape[0], Z.shape[0], X.shape[1]
+    if not 0 < d <= MOST_COORDINATES or d * max(m, n) >= 2**31 or 0 in (m, n):
+        return None
+    if translated(form.profile, float32, len(shape)) is None:
+        return None
+
+    def multiply(V: Any) -> Any:
+        if V.is_complex():
+            return torch.complex(multiply(V.real), multiply(V.imag))
+        result = result_type(X, Z, V)
+        dtype = float64 if result is float64 else float32
+        own = [
+            p.to(device=X.device, dtype=dtype)
+            if isinstance(p, torch.Tensor)
+            else X.new_full((), p, dtype=dtype)
+            for p in shape
+        ]
+        profiles = translated(form.profile, dtype, len(shape))
+        precision = "half" if result.itemsize == 2 else "ieee" if dtype is float64 else "tf32x3"
+        fused = Fused(form.profile, profiles, precision, form.is_smooth)
+        others = None if Y is None else Y.to(dtype)
+        found = _Product.apply(fused, X.to(dtype), others, V.to(dtype), *own)
+        return (factor * found).to(result)
+
+    return multiply
+
+
+def is_fused(X: Any) -> bool:
+    """Whether Triton multiplies for these points: on a CUDA device (or in Triton's interpreter),
+    outside of what is traced, mapped over or differentiated forwards."""
+    if not (X.is_cuda or _is_interpreted()) or torch.compiler.is_compiling():
+        return False
+    return _has_triton() and not _is_transformed()
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def _is_interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def _is_transformed() -> bool:
+    """Whether a transform other than reverse mode is at work."""
+    if torch.autograd.forward_ad._current_level >= 0:
+        return True
+    if _functorch.peek_interpreter_stack() is None:
+        return False
+    stack = _functorch.get_interpreter_stack() or ()
+    return any(level.key() is not _functorch.TransformType.Grad for level in stack)
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Fused:
+    """A profile φ as a function of torch, as programs of Triton, and how these multiply."""
+
+    profile: Callable
+    programs: Profiles
+    precision: str
+    is_smooth: bool  # whether φ has a derivative at 0, so that rounding in q is not magnified
+
+
+class _Product(torch.autograd.Function):
+    """K V, differentiable in X, Y (None: X), V and the parameters of φ."""
+
+    @staticmethod
+    def forward(fused: Fused, X: Any, Y: Any, V: Any, *shape: Any) -> Any:
+        return product(fused, X, X if Y is None else Y, V, shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+        ctx.fused, *arrays = inputs
+        ctx.save_for_backward(*arrays)
+
+    @staticmethod
+    def backward(ctx: Any, G: Any) -> tuple:
+        needed = ctx.needs_input_grad[1:]
+        found = iter(_Pulled.apply(ctx.fused, needed, G, *ctx.saved_tensors))
+        return None, *(next(found) if is_needed else None for is_needed in needed)
+
+
+class _Pulled(torch.autograd.Function):
+    """The cotangents that are needed, of X, Y, V and the parameters of φ, for a cotangent G of
+    K V."""
+
+    @staticmethod
+    def forward(fused: Fused, needed: tuple, G: Any, X: Any, Y: Any, V: Any, *shape: Any) -> tuple:
+        return cotangents(fused, needed, G, X, Y, V, shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+        ctx.fused, ctx.needed, *arrays = inputs
+        ctx.save_for_backward(*arrays)
+
+    @staticmethod
+    def backward(ctx: Any, *moved: Any) -> tuple:
+        G, *given = ctx.saved_tensors
+        there = [x is not None for x in given]  # Y is not, where it is X
+
+        def again(*arrays: Any) -> Any:
+            left = iter(arrays)
+            return by_blocks(ctx.fused.profile, *(next(left) if is_ else None for is_ in there))
+
+        def pulled(G: Any, *arrays: Any) -> tuple:
+            found = torch.func.vjp(again, *arrays)[1](G)
+            left = iter(found)
+            every = [next(left) if is_ else None for is_ in there]
+            return tuple(x for x, is_needed in zip(every, ctx.needed, strict=True) if is_needed)
+
+        arrays = [x for x in given if x is not None]
+        G_back, *back = torch.func.vjp(pulled, G, *arrays)[1](moved)
+        left = iter(back)
+        return None, None, G_back, *(next(left) if is_ else None for is_ in there)
+
+
+def by_blocks(profile: Callable, X: Any, Y: Any, V: Any, *shape: Any) -> Any:
+    """K V by blocks of rows, which torch differentiates."""
+    Y = X if Y is None else Y
+    size = max(1, BLOCK_BYTES // (Y.numel() * Y.element_size()))
+
+    @checkpoint
+    def rows(x: Any, Y: Any, V: Any, *shape: Any) -> Any:
+        return profile(((x[:, None] - Y) ** 2).sum(-1), *shape) @ V
+
+    return torch.cat([rows(x, Y, V, *shape) for x in X.split(size)])
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+def product(fused: Fused, X: Any, Y: Any, V: Any, shape: tuple) -> Any:
+    """K V, of V (n, k)."""
+    found = [
+        _product(fused, X, Y, part.contiguous(), shape) for part in V.split(MOST_COLUMNS, dim=1)
+    ]
+    return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+
+
+def _product(fused: Fused, X: Any, Y: Any, V: Any, shape: tuple) -> Any:
+    m, n, width = X.shape[0], Y.shape[0], V.shape[1]
+    launch = _Launch(fused, X, Y, width, shape)
+    options, padded = launch.options, launch.options["WIDTH"]
+    out, v_parts = V.new_empty(launch.shares, m, width), V
+    if padded > 1:
+        v_parts = V.new_zeros(2, padded, n)
+        v_parts[:, :width] = _parts(V.mT)
+    x_parts = y_parts = far = out
+    guards = [0]
+    if options["BY_PRODUCT"]:
+        x_parts, y_parts = (_padded(P, options["D_PADDED"]) for P in (X, Y))
+        far = (launch.points[2].max() + launch.points[3].max() > NEAR).to(torch.int32)
+        # one of two programs finds nothing to do: which one, the host need not know
+        guards = [0, 1] if fused.is_smooth else [2]
+    for guard in guards:
+        launch(
+            "product", launch.points, V, launch.parameters, far, x_parts, y_parts, v_parts, out,
+            m, n, width, PROFILE=fused.programs.value, GUARDED=guard,
+        )  # fmt: skip
+    return out[0] if launch.shares == 1 else out.sum(0)
+
+
+def _parts(X: Any) -> Any:
+    """X as a sum of two parts, of which TF32 holds the first, and the second to 22 bits of X."""
+    if X.dtype is float64:
+        return torch.stack([X, torch.zeros_like(X)])
+    high = (X.contiguous().view(torch.int32) & -8192).view(float32)
+    return torch.stack([high, X - high])
+
+
+def _padded(X: Any, width: int) -> Any:
+    """The parts of points, with zeros up to this many coordinates."""
+    out = X.new_zeros(2, X.shape[0], width)
+    out[..., : X.shape[1]] = _parts(X)
+    return out
+
+
+def cotangents(fused: Fused, needed: tuple, G: Any, X: Any, Y: Any, V: Any, shape: tuple) -> tuple:
+    """Those of X, Y, V and `shape` that are needed, for a cotangent G of K V."""
+    G, columns = G.contiguous(), X if Y is None else Y
+    found = []
+    if needed[0] and Y is None:  # of both sides at once: S + S^T
+        sides = torch.cat([G, V], dim=1), torch.cat([V, G], dim=1)
+        found.append(_of_points(fused, X, X, *sides, shape))
+    elif needed[0]:
+        found.append(_of_points(fused, X, Y, G, V, shape))
+    if needed[1]:
+        found.append(_of_points(fused, Y, X, V, G, shape))
+    if needed[2]:
+        found.append(product(fused, columns, X, G, shape))
+    for program, is_needed in zip(fused.programs.by_shape, needed[3:], strict=True):
+        if is_needed:
+            found.append(_slopes(fused, program, X, columns, G, V, shape, False)[0].sum())
+    return tuple(found)
+
+
+def _of_points(fused: Fused, X: Any, Y: Any, W: Any, V: Any, shape: tuple) -> Any:
+    """2 (x_i Σ_j S_ij - Σ_j S_ij y_j), S = (W V^T) ∘ φ'."""
+    sums, moments = _slopes(fused, fused.programs.slope, X, Y, W, V, shape, True)
+    return 2 * (sums[:, None] * X - moments)
+
+
+def _slopes(
+    fused: Fused, program: Any, X: Any, Y: Any, W: Any, V: Any, shape: tuple, has_moments: bool
+) -> tuple[Any, Any]:
+    """Σ_j S_ij and Σ_j S_ij y_j, S = (W V^T) ∘ ψ, of another profile ψ."""
+    (m, d), n = X.shape, Y.shape[0]
+    sums = moments = 0
+    for left, right in zip(W.split(MOST_COLUMNS, dim=1), V.split(MOST_COLUMNS, dim=1)):
+        width = left.shape[1]
+        launch = _Launch(fused, X, Y, max(2, width), shape)
+        more = X.new_empty(launch.shares, m)
+        moved = X.new_empty(launch.shares, m, d) if has_moments else more
+        pair = left.contiguous(), right.contiguous()
+        launch(
+            "slopes", launch.points, *pair, launch.parameters, more, moved, m, n, width,
+            PROFILE=program, HAS_MOMENTS=has_moments,
+        )  # fmt: skip
+        sums, moments = sums + more.sum(0), moments + moved.sum(0)
+    return sums, moments
+
+
+class _Launch:
+    """How a program is started for these points: its tiles, and how many share the columns."""
+
+    def __init__(self, fused: Fused, X: Any, Y: Any, width: int, shape: tuple):
+        m, n, d = X.shape[0], Y.shape[0], X.shape[1]
+        double = X.dtype is float64
+        self.device = X.device
+        rows, columns, warps, stages = tiles(d, width, double)
+        tiles_of_rows = -(-m // rows)
+        wanted = -(-PROGRAMS_EACH * _multiprocessors(X.device) // tiles_of_rows)
+        share = -(-n // min(wanted, -(-n // LEAST_SHARE)))
+        self.share = -(-share // LEAST_SHARE) * LEAST_SHARE
+        self.shares = -(-n // self.share)
+        self.grid = tiles_of_rows, self.shares
+        # coordinates in rows, so that neighbours lie side by side
+        x, y = X.mT.contiguous(), Y.mT.contiguous()
+        self.points = (x, y, (x * x).sum(0), (y * y).sum(0))
+        self.parameters = torch.stack(shape) if shape else x.new_zeros(1)
+        self.options = {
+            "D": d,
+            "D_PADDED": max(16, 1 << (d - 1).bit_length()),
+            "WIDTH": 1 if width == 1 else max(16, 1 << (width - 1).bit_length()),
+            "BY_PRODUCT": not double and d > FEW_COORDINATES,
+            "PRECISION": fused.precision,
+            "ROWS": rows,
+            "COLUMNS": columns,
+            "num_warps": warps,
+            "num_stages": stages,
+        }
+
+    def __call__(self, name: str, points: tuple, *arguments: Any, **options: Any) -> None:
+        kernels = importlib.import_module(".radial_kernels", __package__)
+        with (
+            torch.cuda.device(self.device)
+            if self.device.type == "cuda"
+            else contextlib.nullcontext()
+        ):
+            getattr(kernels, name)[self.grid](
+                *points, *arguments, self.share, **self.options, **options
+            )
+
+
+def tiles(d: int, width: int, double: bool) -> tuple[int, int, int, int]:
+    """Rows and columns of a tile, the warps that compute it, and how many tiles ahead are loaded, as
+    measured on an H200."""
+    if double or d > 64:
+        return 64, 32, 4, 2
+    return 64, 64, 4, 2
+
+
+@functools.cache
+def _multiprocessors(device: Any) -> int:
+    if device.type != "cuda":
+        return 1
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
