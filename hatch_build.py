@@ -1,7 +1,8 @@
 """For the build of the package: its long description is README.md, with links that work outside of a checkout.
 
-A relative link leads nowhere on the page of a package index. If `[project.urls]` in pyproject.toml has a `Source`, links become absolute
-below it; as long as it has none, their text is kept and the link is dropped.
+A relative link leads nowhere on the page of a package index. If `[project.urls]` in pyproject.toml
+has a `Source`, the links become absolute below it. As long as it has none, the text of a link is
+kept, and the link is dropped.
 """
 
 from __future__ import annotations
