@@ -169,14 +169,14 @@ def bars(run: dict[str, Any]) -> str:
         y, end = 30 + height * i, line + decade * math.log10(r)
         colour = "#2e7d32" if r < 1 else "#c62828"
         rows += [
-            f'<text x="222" y="{y + 12}" text-anchor="end">{escape(shortened(title))}</text>',
+            f'<text x="170" y="{y + 12}" text-anchor="end">{escape(shortened(title))}</text>',
             f'<rect x="{min(line, end):.1f}" y="{y + 2}" width="{abs(end - line):.1f}" height="11" fill="{colour}"/>',
             f'<text x="{max(line, end) + 5:.1f}" y="{y + 12}">{ratio(r).strip("*")}</text>',
         ]
     bottom = 30 + height * len(found)
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + 8}" font-family="sans-serif" font-size="11" fill="#808080">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + 8}" font-family="sans-serif" font-size="10.5" fill="#808080">',
             f'<text x="{line - 6}" y="18" text-anchor="end">colinear is ahead</text><text x="{line + 6}" y="18">behind</text>',
             f'<line x1="{line}" y1="8" x2="{line}" y2="{bottom}" stroke="#808080"/>',
             *rows,
@@ -185,7 +185,7 @@ def bars(run: dict[str, Any]) -> str:
     )
 
 
-def shortened(title: str, most: int = 34) -> str:
+def shortened(title: str, most: int = 31) -> str:
     """A title that fits beside the bars, cut between words."""
     if len(title) <= most:
         return title
