@@ -125,6 +125,8 @@ dist:
 	    A = co.Identity(400) - signals.laplacian((20, 20)); x, info = co.solve(A, np.ones(400), info=True); \
 	    assert info.status.name == 'SUCCESS' and np.allclose(A @ x, 1); print('colinear', co.__version__, 'solves')"
 	cd dist && ../$(DIST)/bin/colinear --help > /dev/null
+	cd dist && ../$(DIST)/bin/python -I -c "import re; from importlib.metadata import metadata; \
+	    assert not re.findall(r'\]\((?!https?://|#)[^)]*\)', metadata('colinear')['Description']), 'the long description has relative links'"
 
 # problems.py holds the problems of the others. In an environment of its own, since it has all the libraries that compete.
 BENCHMARKS = $(filter-out benchmarks/problems.py,$(wildcard benchmarks/*.py))

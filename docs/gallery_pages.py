@@ -1,13 +1,14 @@
-"""Writes docs/gallery.md, the examples with what they print and draw, from the scripts themselves.
+"""Writes docs/gallery.md and a page for each example, docs/gallery/NAME.md, from the scripts themselves.
 
-python docs/gallery_pages.py                  # runs every example at its full size, keeps picture and output, writes the page
+python docs/gallery_pages.py                  # runs every example at its full size, keeps picture and output, writes the pages
 python docs/gallery_pages.py demo bi_poisson  # runs these alone
 python docs/gallery_pages.py --missing        # runs those that have no picture yet
-python docs/gallery_pages.py --page           # runs none, writes the page
-python docs/gallery_pages.py --check          # fails if the page is not up to date, or a picture is missing or too large
+python docs/gallery_pages.py --page           # runs none, writes the pages
+python docs/gallery_pages.py --check          # fails if a page is not up to date, or a picture is missing or too large
 
 Pictures and outputs are in docs/figures/: small files that are committed, so that the site is built without running anything.
-Sources and outputs are included when the site is built, so the page itself changes only with the docstrings.
+Sources and outputs are included when the site is built, so the pages themselves change only with the docstrings. A formula is plain
+text in a docstring; docs/gallery_formulas.py has it once more in LaTeX, for the page.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from gallery_formulas import FORMULAS
+
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "gallery.md"
+PAGE, PAGES = ROOT / "docs" / "gallery.md", ROOT / "docs" / "gallery"
 FIGURES = ROOT / "docs" / "figures"
 LARGEST = 60_000  # bytes of a picture
 
@@ -41,11 +44,24 @@ hide: [toc]
 
 <!-- Written by docs/gallery_pages.py from the docstrings of examples/*.py: do not edit. -->
 
-Problems of data, physics and learning, among them every experiment of the CoLA paper: each a short script to read and to change.
-`python examples/NAME.py` runs one and saves its picture; `--small` takes seconds. Each says which rule or
-method was chosen, and checks what it found against theory or a dense computation. The real data sets are found by `COLINEAR_DATA`; without
-them, rows of the same kind are made up.
+These are problems of data, physics and learning. Every experiment of the CoLA paper is among them. Each page has a short script to read
+and to change, what it prints and what it draws.
+
+Run one with `colinear examples NAME` after an installation, or with `python examples/NAME.py` in a checkout. `--small` makes it quick.
+Each script says which rule or method was chosen, and checks what it found against theory or a dense computation. It looks for the real
+data sets in the folder that `COLINEAR_DATA` names; without them it makes up rows of the same kind, and says so.
 """
+
+TITLES = {
+    "first_jax": "First program in JAX",
+    "first_physics": "First program in physics",
+    "first_signals": "First program in signals",
+    "first_statistics": "First program in statistics",
+    "first_torch": "First program in torch",
+    "bi_poisson": "Bi-Poisson",
+    "demo": "A million pixels",
+    "neural_pde": "Neural PDE",
+}
 
 
 def examples() -> dict[str, list[str]]:
@@ -61,7 +77,7 @@ def examples() -> dict[str, list[str]]:
 
 
 def title(name: str) -> str:
-    return name.replace("_", " ").capitalize()
+    return TITLES.get(name, name.replace("_", " ").capitalize())
 
 
 def described(name: str) -> tuple[str, str]:
@@ -74,49 +90,94 @@ def described(name: str) -> tuple[str, str]:
     return " ".join(first.split()), rest
 
 
-def section(name: str) -> str:
+def displayed(formula: str) -> str:
+    """A formula on a line of its own; several, apart by \\qquad, one below the other, since a phone is narrow."""
+    if r"\qquad" in formula:
+        lines = formula.replace(r" \qquad ", r" \\[0.3em] ")
+        formula = f"\\begin{{gathered}}\n{lines}\n\\end{{gathered}}"
+    return f"\\[\n{formula}\n\\]"
+
+
+def typeset(name: str, text: str) -> str:
+    """The text of a docstring with its indented formulas in LaTeX, and without its last lines, on how to run it."""
+    paragraphs = [part for part in text.split("\n\n") if "python examples/" not in part]
+    formulas = [displayed(formula) for formula in FORMULAS.get(name, [])]
+    places = [i for i, part in enumerate(paragraphs) if part.startswith("    ")]
+    if not places:  # the formulas are within its sentences
+        return "\n\n".join([*formulas, *paragraphs])
+    if len(places) != len(formulas):
+        sys.exit(
+            f"{name} has {len(places)} formulas in its docstring and {len(formulas)} in docs/gallery_formulas.py"
+        )
+    for place, formula in zip(places, formulas, strict=True):
+        paragraphs[place] = formula
+    return "\n\n".join(paragraphs)
+
+
+def page(name: str) -> str:
+    """The page of one example."""
     first, rest = described(name)
-    return f"""### {title(name)}
+    source = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+    extras = [extra for extra in ("torch", "jax") if f"import {extra}\n" in source]
+    wanted = ",".join([*extras, "plot"])
+    return f"""# {title(name)}
+
+<!-- Written by docs/gallery_pages.py from examples/{name}.py: do not edit. -->
 
 **{first}**
 
-![{title(name)}](figures/{name}.png)
+![{title(name)}](../figures/{name}.png)
 
-{rest}
+{typeset(name, rest)}
 
-??? example "What it prints"
+## Run it
 
-    ```text
-    --8<-- "docs/figures/{name}.txt"
-    ```
+```console
+$ pip install 'colinear[{wanted}]'
+$ colinear examples {name}
+```
 
-??? abstract "examples/{name}.py"
+In a checkout, `python examples/{name}.py` does the same. `--small` makes it quick.
 
-    ``` {{ .python }}
-    --8<-- "examples/{name}.py"
-    ```
+## What it prints
+
+```text
+--8<-- "docs/figures/{name}.txt"
+```
+
+## The script
+
+``` {{ .python title="examples/{name}.py" }}
+--8<-- "examples/{name}.py"
+```
+
+[Back to the gallery](../gallery.md)
 """
 
 
-def page() -> str:
-    groups = examples()
+def overview() -> str:
+    """The page with a thumbnail of each example."""
     lines = [HEAD]
-    for group, names in groups.items():
+    for group, names in examples().items():
         firsts = [described(name)[0].replace("|", "\\|") for name in names]
         cards = [
-            f"- [![](figures/{name}.png)](#{name.replace('_', '-')})\n\n"
-            f"    **[{title(name)}](#{name.replace('_', '-')})**\n\n    {first}\n"
+            f"- [![](figures/{name}.png)](gallery/{name}.md)\n\n"
+            f"    **[{title(name)}](gallery/{name}.md)**\n\n    {first}\n"
             for name, first in zip(names, firsts, strict=True)
         ]
         # a list in a grid: mkdocs-material draws it as cards
         lines += [
-            f'**{group}**\n\n<div class="grid cards thumbnails" markdown>\n',
+            f'## {group}\n\n<div class="grid cards thumbnails" markdown>\n',
             *cards,
             "</div>\n",
         ]
-    for group, names in groups.items():
-        lines += [f"## {group}\n", *map(section, names)]
     return "\n".join(lines)
+
+
+def pages() -> dict[Path, str]:
+    """All pages, by where they are kept."""
+    names = [name for group in examples().values() for name in group]
+    return {PAGE: overview()} | {PAGES / f"{name}.md": page(name) for name in names}
 
 
 def run(name: str) -> None:
@@ -155,9 +216,16 @@ def save_small(picture: Path, place: Path) -> None:
 
 def wrong() -> list[str]:
     """What is not as it should be."""
-    found = []
-    if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page():
-        found.append("docs/gallery.md is not up to date: run python docs/gallery_pages.py --page")
+    found = [
+        f"{path.relative_to(ROOT)} is not up to date: run python docs/gallery_pages.py --page"
+        for path, text in pages().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    found += [
+        f"{path.relative_to(ROOT)} has no example: delete it"
+        for path in PAGES.glob("*.md")
+        if path not in pages()
+    ]
     for name in (name for names in examples().values() for name in names):
         picture, output = (FIGURES / f"{name}.{kind}" for kind in ("png", "txt"))
         if not picture.exists() or not output.exists():
@@ -189,7 +257,9 @@ def main(arguments: list[str]) -> None:
         )
     for name in arguments:
         run(name)
-    PAGE.write_text(page(), encoding="utf-8")
+    PAGES.mkdir(exist_ok=True)
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

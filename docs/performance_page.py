@@ -2,6 +2,8 @@
 
 python docs/performance_page.py            # writes both, from benchmarks/paper.json and, of a GPU, benchmarks/paper_gpu.json
 python docs/performance_page.py --check    # fails if the page is not up to date
+
+It also writes docs/figures/ratios.svg, the summary as bars, for the home page.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ import math
 import sys
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 HERE = Path(__file__).parent
 PAGE, PICTURE = HERE / "performance.md", HERE / "performance.png"
+BARS = HERE / "figures" / "ratios.svg"
 RUNS = {
     "the paper's figures": HERE.parent / "benchmarks" / "paper.json",
     "a GPU": HERE.parent / "benchmarks" / "paper_gpu.json",
@@ -138,6 +142,56 @@ def summary(run: dict[str, Any]) -> list[str]:
     return lines
 
 
+def ratios(run: dict[str, Any]) -> list[tuple[str, float]]:
+    """Each figure, and colinear's best beside the best of the methods and libraries of others; the least ratio first."""
+    found = []
+    for figure in run["figures"].values():
+        _, results = largest(figure)
+        ours = best(results, ("colinear",), figure["by"])
+        other = best(results, ("dense", "iterative", "peer"), figure["by"])
+        if ours and other:
+            title = figure["title"].removeprefix("Hardware: ")
+            found.append((title.partition(":")[0], ours[figure["by"]] / other[figure["by"]]))
+    return sorted(found, key=lambda item: item[1])
+
+
+def bars(run: dict[str, Any]) -> str:
+    """A picture of the ratios on a logarithmic scale: to the left of the line colinear is ahead."""
+    height, line, width, decade = (
+        17,
+        360,
+        480,
+        50,
+    )  # of a row; where 1 is; of all; how wide a factor of 10 is
+    found = ratios(run)
+    rows = []
+    for i, (title, r) in enumerate(found):
+        y, end = 30 + height * i, line + decade * math.log10(r)
+        colour = "#2e7d32" if r < 1 else "#c62828"
+        rows += [
+            f'<text x="170" y="{y + 12}" text-anchor="end">{escape(shortened(title))}</text>',
+            f'<rect x="{min(line, end):.1f}" y="{y + 2}" width="{abs(end - line):.1f}" height="11" fill="{colour}"/>',
+            f'<text x="{max(line, end) + 5:.1f}" y="{y + 12}">{ratio(r).strip("*")}</text>',
+        ]
+    bottom = 30 + height * len(found)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + 8}" font-family="sans-serif" font-size="10.5" fill="#808080">',
+            f'<text x="{line - 6}" y="18" text-anchor="end">colinear is ahead</text><text x="{line + 6}" y="18">behind</text>',
+            f'<line x1="{line}" y1="8" x2="{line}" y2="{bottom}" stroke="#808080"/>',
+            *rows,
+            "</svg>\n",
+        ]
+    )
+
+
+def shortened(title: str, most: int = 31) -> str:
+    """A title that fits beside the bars, cut between words."""
+    if len(title) <= most:
+        return title
+    return title[: title.rindex(" ", 0, most)] + " \u2026"
+
+
 def anchor(title: str) -> str:
     """As Python-Markdown makes it."""
     import re
@@ -191,6 +245,10 @@ def page() -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
+def kept_bars() -> str:
+    return bars(json.loads(RUNS["the paper's figures"].read_text(encoding="utf-8")))
+
+
 def draw() -> None:
     sys.path.insert(0, str(HERE.parent / "benchmarks"))
     from paper_figures import report
@@ -201,6 +259,9 @@ def draw() -> None:
 if __name__ == "__main__":
     if "--check" not in sys.argv:
         PAGE.write_text(page(), encoding="utf-8")
+        BARS.write_text(kept_bars(), encoding="utf-8")
         draw()
+    elif BARS.read_text(encoding="utf-8") != kept_bars():
+        sys.exit("docs/figures/ratios.svg is not up to date: run python docs/performance_page.py")
     elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page():
         sys.exit("docs/performance.md is not up to date: run python docs/performance_page.py")

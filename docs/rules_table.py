@@ -27,21 +27,28 @@ PAPER = {
     "slogdet": "ooxo.ooxoo.",
 }
 
-HEAD = """---
-hide: [toc]
----
-
-# Rules
+HEAD = """# Rules
 
 <!-- Written by docs/rules_table.py from the registered rules: do not edit. -->
 
-Which function knows a fast algorithm for which operator. A number counts the rules and leads to them. `solve` multiplies by `inv`;
-`logdet` and `det` are read off `slogdet`, and the trace, where it has no rule of its own, off the diagonal. Rules apply at every
-level of a tree, so a composition is as fast as its parts. `explain(function, A)` prints which are taken for A, their costs, and
-why others are not.
+A rule is a formula for one function of one kind of operator. The tables show which function has rules for which operator: a number
+counts them and leads to them. The rules apply at every level of a tree, so a composition is as fast as its parts.
 
-Beside the number stands what Table 1 of the paper has there: \u25cf a rule, \u25cb a consequence of other rules.
+`solve` multiplies by `inv`. `logdet` and `det` are read off `slogdet`. The trace, where it has no rule of its own, is the sum of the
+diagonal. `explain(function, A)` prints which rules are taken for A, what they cost, and why others are not taken.
+
+Beside the number stands what Table 1 of [the paper](paper.md) has there: \u25cf is a rule, \u25cb follows from other rules.
+[The main formulas](formulas.md) has those that matter most, typeset.
 """
+
+# The tables: no more columns than a phone shows. A function that is not here goes into the last.
+TOPICS = {
+    "Linear systems": "solve inv lstsq pinv nullspace",
+    "Spectra": "eig svd norm cond rank",
+    "Diagonal, trace, determinant": "diag trace det slogdet logdet",
+    "Functions of a matrix": "exp log sqrt isqrt power apply",
+    "Factorisations and others": "cholesky lu qr simplify",
+}
 
 
 def functions() -> list[Function]:
@@ -88,30 +95,48 @@ def text(rule: Rule) -> str:
     return f"- **{rule.name}**, for `{rule.pattern!r}`{guard}: {rule.identity}"
 
 
-def page() -> str:
-    columns = [(f, by_operator(f)) for f in functions()]
-    named = operators()
-    others = sorted(
-        {name for _, rules in columns for name in rules} - set(named) - {"any operator"}
-    )
-    rows = [*(name for name in named if any(name in rules for _, rules in columns)), *others]
-    rows += ["any operator"] if any("any operator" in rules for _, rules in columns) else []
+def topics() -> dict[str, list[Function]]:
+    """The functions that have rules, by the table that shows them."""
+    found = {f.name: f for f in functions()}
+    named = {
+        title: [found.pop(n) for n in names.split() if n in found]
+        for title, names in TOPICS.items()
+    }
+    named[list(named)[-1]] += found.values()
+    return named
+
+
+def table(columns: list[tuple[Function, dict[str, list[Rule]]]], rows: list[str]) -> list[str]:
+    """The lines of one table; its headings are upright, which docs/style.css does for the class."""
     lines = [
-        HEAD,
+        '<div class="counts" markdown>',
         "",
         f"| | {' | '.join(f'`{f.name}`' for f, _ in columns)} |",
         "| --- |" + " --- |" * len(columns),
     ]
     for name in rows:
-        title = name if name == "any operator" else f"`{name}`"
-        lines.append(
-            f"| {title} | {' | '.join(cell(f, name, rules.get(name, [])) for f, rules in columns)} |"
-        )
-    for f, rules in columns:
-        lines += ["", f"## {f.name}"]
-        for name in rows:
-            if name in rules:
-                lines += ["", f"#### {f.name} of {name}", "", *map(text, rules[name])]
+        cells = [cell(f, name, rules.get(name, [])) for f, rules in columns]
+        if any(cells):
+            title = name if name == "any operator" else f"`{name}`"
+            lines.append(f"| {title} | {' | '.join(cells)} |")
+    return [*lines, "", "</div>"]
+
+
+def page() -> str:
+    by_topic = {title: [(f, by_operator(f)) for f in fs] for title, fs in topics().items()}
+    named = operators()
+    seen = {name for columns in by_topic.values() for _, rules in columns for name in rules}
+    others = sorted(seen - set(named) - {"any operator"})
+    rows = [*named, *others, "any operator"]
+    lines = [HEAD]
+    for title, columns in by_topic.items():
+        lines += ["", f"## {title}", "", *table(columns, rows)]
+    for columns in by_topic.values():
+        for f, rules in columns:
+            lines += ["", f"## Rules of {f.name}"]
+            for name in rows:
+                if name in rules:
+                    lines += ["", f"#### {f.name} of {name}", "", *map(text, rules[name])]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 

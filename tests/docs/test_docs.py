@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import os
 import pkgutil
 import re
@@ -181,13 +182,13 @@ def test_the_table_of_statuses_agrees_with_the_code() -> None:
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    reference = (DOCS / "api.md").read_text(encoding="utf-8")
+    reference = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md"))
     missing = [
         key
         for key in colinear.__all__
         if not key.startswith("__") and not re.search(rf"\b{key}\b", reference)
     ]
-    assert missing == [], "docs/api.md does not mention these"
+    assert missing == [], "no page of docs/api/ mentions these"
 
 
 # ------------------------------------------------------------------ links and the site
@@ -215,7 +216,37 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
         )
 
 
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+def test_a_page_on_the_api_is_in_its_overview() -> None:
+    overview = (DOCS / "api.md").read_text(encoding="utf-8")
+    assert [
+        page.name for page in (DOCS / "api").glob("*.md") if f"(api/{page.name})" not in overview
+    ] == []
+
+
+def test_the_public_names_of_the_modules_outside_the_core_are_in_the_reference() -> None:
+    for module in ("gp", "signals"):
+        text = (DOCS / "api" / f"{module}.md").read_text(encoding="utf-8")
+        names = importlib.import_module(f"colinear.{module}").__all__
+        assert [
+            name for name in names if f"::: colinear.{module}.{name}\n" not in text + "\n"
+        ] == []
+
+
+def test_the_site_builds_without_a_warning_and_is_found_by_what_people_search(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("mkdocstrings")
     os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
     run("-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path))
+    index = json.loads((tmp_path / "search" / "search_index.json").read_text(encoding="utf-8"))
+    titles = " ".join(entry["title"].lower() for entry in index["docs"])
+    assert all(word in titles for word in ("install", "slow", "woodbury"))
+    assert (tmp_path / "mathjax" / "tex-chtml.js").exists()
+    typeset = (tmp_path / "formulas" / "index.html").read_text(encoding="utf-8")
+    assert 'class="arithmatex"' in typeset and "../mathjax/tex-chtml.js" in typeset
+    hosts = re.compile(r'<(?:script|link|img)[^>]*(?:src|href)="https?://', re.IGNORECASE)
+    assert [
+        str(page)
+        for page in tmp_path.rglob("*.html")
+        if hosts.search(page.read_text(encoding="utf-8"))
+    ] == [], "the site works offline"
