@@ -256,10 +256,9 @@ def round_trips(put):
 
 
 REPRESENTATIVES = [
-    ("low_rank", "gmres"), ("batch_sum", "minres"), ("kernel", "slq"), ("kernel", "grad_logdet"),
-    ("sparse", "logdet"), ("sparse", "diag"), ("sparse", "grad_solve"), ("hessian", "hutchinson"),
-    ("gram", "lobpcg"), ("low_rank", "svd"), ("kernel", "lanczos"), ("toeplitz", "solve"),
-    ("matrix_free", "trace"), ("block_diag", "cholesky"), ("gram", "grad_solve"),
+    ("low_rank", "gmres"), ("kernel", "slq"), ("sparse", "logdet"), ("sparse", "diag"),
+    ("sparse", "grad_solve"), ("hessian", "hutchinson"), ("gram", "lobpcg"), ("low_rank", "svd"),
+    ("matrix_free", "trace"), ("block_diag", "cholesky"), ("toeplitz", "solve"),
 ]  # fmt: skip
 
 
@@ -268,7 +267,8 @@ def main():
     names, few = list(operators(on_one)), ("dense", "low_rank")
     everything = [(name, call) for name in names for call in calls()]
     is_full = bool(os.environ.get("COLINEAR_FULL"))
-    eager = [(name, call) for name in names for call in ("product", "cg", "diag")]
+    eager = [(name, call) for name in names for call in ("product", "diag")]
+    eager += [(name, "cg") for name in ("dense", "low_rank", "kernel", "kronecker", "sparse")]
     more = ("solve", "logdet", "slq", "hutchinson", "lanczos", "grad_solve", "grad_logdet")
     eager += [("dense", call) for call in more]
     traced = ("product", "cg", "solve", "logdet", "grad_solve")
