@@ -147,3 +147,20 @@ def test_gather_undoes_shard(answers):
 )
 def test_explain_says_what_lies_where_and_what_is_sent(answers, name, said):
     assert said in answers["iterations"][name]["explained"]
+
+
+def test_auto_iterates_with_a_stored_matrix_that_a_device_cannot_hold(answers):
+    found = answers["limits"]
+    assert found["fits"] == ["Cholesky", "Cholesky"]
+    assert found["large"] == ["CG", "SLQ"]
+    assert "'x'" in found["cut"][0]
+
+
+def test_rows_of_a_file_are_cut_evenly_or_refused(answers):
+    found = answers["limits"]
+    assert "6 rows, which 4 devices cannot share evenly" in found["six rows"]
+    assert found["eight rows"] == [list(range(8)), "P('x',)", "float32"]
+
+
+def test_what_cannot_be_cut_is_whole_on_every_device(answers):
+    assert answers["limits"]["uneven"] == [4, True]
