@@ -79,7 +79,7 @@ def table():
     """The sizes of gathers, sums and messages to neighbours in the rows of the docs' table."""
     text = PAGE.read_text().partition("## What an iteration sends")[2]
     read = lambda cell: sorted(eval(each, dict(SIZES)) for each in cell.split(",") if each.strip())
-    rows = re.findall(r"^\| `(\w+)` [^|]*\|([^|]*)\|([^|]*)\|([^|]*)\|", text, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)`[^|]*\|([^|]*)\|([^|]*)\|([^|]*)\|", text, re.MULTILINE)
     return {name: [read(cell) for cell in cells] for name, *cells in rows}
 
 
@@ -112,7 +112,7 @@ def test_what_is_predicted_is_what_is_sent(answers, name):
     assert sorted(sizes["collective-permute"]) == sorted(found["predicted"]["shifts"])
 
 
-@pytest.mark.parametrize(("call", "sums"), [("gmres", 5), ("lanczos", 7), ("lobpcg", 23)])
+@pytest.mark.parametrize(("call", "sums"), [("gmres", 5), ("lanczos", 7), ("lobpcg", 12)])
 def test_bases_stay_where_they_are(answers, call, sums):
     """The sums are counted with those of branches that are seldom taken."""
     block = 7 if call == "lobpcg" else 1
