@@ -16,11 +16,11 @@ REPOSITORY = Path(__file__).parent.parent
 SOURCE = REPOSITORY / "src" / "colinear"
 LONGEST_FILE = 500  # lines
 LARGEST_FOLDER = 40  # files
-# 190 of the first reading of issue 14; then the three of signals/ (an optional package outside the
-# core) and JAX's meshes; two of methods from outside (the inverse that they apply, the judgement of
-# their eigenpairs and triplets); clock, profile and plotting; four of iterations on devices
-# (diagonals in one kernel and their layout, CUDA graphs and steps replayed)
-FILES = 203
+# 190 of the first reading of issue 14; then the three of signals/ and the six of distributed/
+# (optional packages outside the core) and meshes; two of methods from outside (the inverse that they
+# apply, the judgement of their eigenpairs and triplets); clock, profile and plotting; four of
+# iterations on devices (diagonals in one kernel and their layout, CUDA graphs and steps replayed)
+FILES = 209
 
 # A package may import those named beside it, and itself.
 BASE = {"errors", "info", "status", "properties", "dispatch", "backends", "rates", "clock"}

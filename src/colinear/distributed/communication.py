@@ -51,7 +51,12 @@ class Traffic(NamedTuple):
 
     def then(self, other: Traffic) -> Traffic:
         """The traffic of two products, one after the other."""
-        return Traffic(*(mine + others for mine, others in zip(self, other)))
+        return Traffic(
+            self.gathers + other.gathers,
+            self.sums + other.sums,
+            self.shifts + other.shifts,
+            self.repeated + other.repeated,
+        )
 
     def beside(self, other: Traffic) -> Traffic:
         """The traffic of two products with one vector, which is gathered once."""
@@ -126,8 +131,10 @@ def traffic_of_row_sparse(A: Any) -> Traffic:
 def traffic_of_kronecker(A: Any) -> Traffic:
     """x is gathered for the first factor; the others multiply the columns that a device has."""
     first = traffic(A.operands[0])
-    return Traffic(gathers=(A.shape[-1],)) if first.gathers and not first.repeated else Traffic(
-        gathers=(A.shape[-1],), repeated=("Kronecker",)
+    return (
+        Traffic(gathers=(A.shape[-1],))
+        if first.gathers and not first.repeated
+        else Traffic(gathers=(A.shape[-1],), repeated=("Kronecker",))
     )
 
 
@@ -193,8 +200,11 @@ def describe(A: LinearOperator, gathered: dict[str, float]) -> str:
     axes = ", ".join(f"{name}: {size}" for name, size in sizes.items())
     lines = [f"on a mesh of devices ({axes}): {memory_text(each)} of {memory_text(whole)} on each"]
     sent = traffic(A)
-    ways = ("gathers {}", sent.gathers), ("sums {} over the devices", sent.sums)
-    ways = *ways, ("sends {} to the neighbours", sent.shifts)
+    ways = (
+        ("gathers {}", sent.gathers),
+        ("sums {} over the devices", sent.sums),
+        ("sends {} to the neighbours", sent.shifts),
+    )
     what = [way.format(" + ".join(map(str, sizes))) for way, sizes in ways if sizes]
     lines.append(
         f"a product with a vector cut by rows {', '.join(what) or 'sends nothing'}"

@@ -98,7 +98,7 @@ def shard(A: Any, mesh: Any, axis: str | None = None) -> Any:
     >>> mesh = jax.make_mesh((1,), ("x",))  # of as many devices as there are
     >>> A = shard(co.PSD(np.diag([1.0, 2.0, 4.0])), mesh)
     >>> x = co.solve(A, shard(np.ones(3), mesh))
-    >>> np.asarray(x).tolist()
+    >>> np.asarray(x).round(6).tolist()
     [1.0, 0.5, 0.25]
     """
     return _placed(A, OverMesh(mesh, checked_axis("shard", mesh, axis)))

@@ -16,8 +16,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-shard_map = getattr(jax, "shard_map", None)  # since 0.6
-if shard_map is None:
+try:  # since 0.6
+    from jax import shard_map
+except ImportError:
     from jax.experimental.shard_map import shard_map
 
 ABSTRACT = jax.sharding.AbstractMesh
