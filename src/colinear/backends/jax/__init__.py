@@ -6,3 +6,4 @@ from .derivatives import *
 from .host_warnings import *
 from .linalg import *
 from .sparse import *
+from .processes import all_reduce, for_processes, from_processes, process_group
