@@ -1,9 +1,13 @@
 """Sums over processes answer as one process, and so do their derivatives."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from support.processes import run_processes
+from support.processes import SECONDS, SOURCE, run_processes
 
 import colinear as co
 
@@ -64,3 +68,29 @@ def test_a_group_of_jax_is_the_name_of_an_axis():
     jnp = pytest.importorskip("jax.numpy")
     with pytest.raises(co.BackendError, match="name of an axis"):
         AllReduce(co.Dense(jnp.eye(2)))
+
+
+def test_answers_and_gradients_on_two_devices_of_jax_are_those_of_one():
+    jax = pytest.importorskip("jax")
+    if not hasattr(jax, "shard_map"):
+        pytest.skip("this JAX has no jax.shard_map")
+    calls = () if os.environ.get("COLINEAR_FULL") else ("product", "cg")
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "NPROC": "16",  # with fewer threads XLA's collectives may wait for each other for ever
+        "PYTHONPATH": str(SOURCE),
+    }
+    script = SCRIPT.with_name("all_reduce_jax_cases.py")
+    done = subprocess.run(
+        [sys.executable, script, *calls],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert len(found) >= 6
+    assert not {name: difference for name, difference in found.items() if difference > 1e-10}
