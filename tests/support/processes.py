@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-SECONDS = 300  # after which the processes are ended
+SECONDS = 600  # after which the processes are ended
 SOURCE = Path(__file__).parents[2] / "src"
 
 

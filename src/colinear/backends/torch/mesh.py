@@ -92,7 +92,7 @@ def cuts_of(x: Any) -> dict[int, str]:
     if not is_spread(x):
         return {}
     pairs = zip(axis_sizes(x.device_mesh), x.placements, strict=True)
-    return {layout.dim - x.ndim: axis for axis, layout in pairs if layout.is_shard()}
+    return {layout.dim - x.ndim: axis for axis, layout in pairs if hasattr(layout, "dim")}
 
 
 def gather_whole(x: Any) -> Any:
@@ -329,4 +329,17 @@ def enter(f: Callable, A: Any, *arguments: Any) -> Any:
     """`f(A, *arguments)` in the mode of the mesh on which A lies."""
     tensors = [x for x in pytree.tree_leaves((A, arguments)) if isinstance(x, torch.Tensor)]
     with around(*tensors):
-        return f(A, *arguments)
+        answer = f(A, *arguments)
+    if type(answer) is tuple:
+        return tuple(map(_evenly_cut, answer))
+    return _evenly_cut(answer)
+
+
+def _evenly_cut(x: Any) -> Any:
+    """A spread tensor whose parts follow each other: those that a reshape has made of a grid may be
+    interleaved."""
+    if not is_spread(x):
+        return x
+    shard = _tensors().Shard
+    layout = [shard(each.dim) if hasattr(each, "dim") else each for each in x.placements]
+    return x if layout == list(x.placements) else x.redistribute(x.device_mesh, layout)
