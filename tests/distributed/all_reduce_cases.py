@@ -4,6 +4,7 @@ A script that `test_all_reduce.py` runs as two processes over gloo; each compare
 prints what both found as JSON.
 """
 
+import functools
 import json
 import os
 import sys
@@ -30,7 +31,9 @@ def operators(part):
     rng = np.random.default_rng(1)
     X = torch.as_tensor(rng.normal(size=(ROWS, N)) / np.sqrt(ROWS))[part]
     stack = torch.stack([spd(N, seed) for seed in range(4)])
-    stack = stack[part if part == slice(None) else slice(2 * dist.get_rank(), 2 * dist.get_rank() + 2)]
+    stack = stack[
+        part if part == slice(None) else slice(2 * dist.get_rank(), 2 * dist.get_rank() + 2)
+    ]
     return {
         "gram": lambda: (lambda D: D.T @ D)(co.Dense(X)),
         "batch_sum": lambda: co.PSD(co.BatchSum(co.Dense(stack))),
@@ -88,6 +91,10 @@ def part_of(x, shape, rank):
     return x.narrow(dimension, rank * shape[dimension], shape[dimension])
 
 
+def of_shifted(f, A, b):
+    return f(A + 0.5 * co.Identity(N), b)
+
+
 def compare():
     """The largest differences from one process: of the answer, of the gradient with respect to this
     process's rows, and of that with respect to b; or the error."""
@@ -97,7 +104,7 @@ def compare():
     for name, make in operators(mine).items():
         whole = operators(slice(None))[name]
         for call, f in calls().items():
-            shifted = lambda A, b: f(A + 0.5 * co.Identity(N), b)
+            shifted = functools.partial(of_shifted, f)
             try:
                 expected, slopes = values_and_gradients(whole(), b, shifted)
                 value, own = values_and_gradients(AllReduce(make()), b, shifted)
@@ -166,7 +173,9 @@ def sums():
     """How often a product, and an iteration of CG, sums over processes."""
     made = []
     original = dist.all_reduce
-    dist.all_reduce = lambda *arguments, **options: made.append(1) or original(*arguments, **options)
+    dist.all_reduce = lambda *arguments, **options: (
+        made.append(1) or original(*arguments, **options)
+    )
     X = torch.as_tensor(np.random.default_rng(dist.get_rank()).normal(size=(ROWS, N)))
     A, b = AllReduce(co.BatchSum(co.LowRank(X[:, :, None]))), torch.ones(N)
     counts = {}

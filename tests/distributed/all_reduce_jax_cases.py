@@ -68,7 +68,9 @@ def main(calls):
     b = jnp.asarray(rng.normal(size=N))
     for call in calls:
         one, many = (
-            jax.value_and_grad(functools.partial(loss, call, is_spread), argnums=(0, 1), has_aux=True)
+            jax.value_and_grad(
+                functools.partial(loss, call, is_spread), argnums=(0, 1), has_aux=True
+            )
             for is_spread in (False, True)
         )
         (_, expected), slopes = jax.jit(one)(X, b)

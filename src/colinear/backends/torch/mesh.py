@@ -15,6 +15,7 @@ operand of the call is cut: these are cut like it.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -136,7 +137,9 @@ def apply_by_rows(f: Callable, mesh: Any, axis: str, cut: tuple, whole: Any) -> 
         return x.redistribute(mesh, _layout(mesh, {axis: x.ndim - 2})).to_local()
 
     def all_of(x: Any) -> Any:
-        return x.redistribute(mesh, everywhere).to_local(grad_placements=parts) if is_spread(x) else x
+        return (
+            x.redistribute(mesh, everywhere).to_local(grad_placements=parts) if is_spread(x) else x
+        )
 
     answer = f(tuple(map(rows, cut)), pytree.tree_map_only(torch.Tensor, all_of, whole))
     shape = (*answer.shape[:-2], cut[0].shape[-2], answer.shape[-1])
@@ -167,7 +170,7 @@ def _layout(mesh: Any, dimensions: dict[str, int]) -> list[Any]:
 
 def _tensor_module() -> Any:
     if _tensors() is None:
-        import torch.distributed.tensor  # noqa: F401  (seconds, for those who have a mesh)
+        importlib.import_module("torch.distributed.tensor")  # half a second, where there is a mesh
     return _tensors()
 
 
@@ -216,7 +219,8 @@ class Spread(TorchDispatchMode):
 
     def __init__(self, mesh: Any, tensors: Iterable[Any] = ()):
         super().__init__()
-        self.mesh, self.cut = mesh, {}
+        self.mesh = mesh
+        self.cut: dict[int, str] = {}  # the axis over which dimensions of a length are
         for x in filter(is_spread, tensors):
             for dimension, axis in cuts_of(x).items():
                 self.cut.setdefault(x.shape[dimension], axis)
