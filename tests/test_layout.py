@@ -16,7 +16,9 @@ REPOSITORY = Path(__file__).parent.parent
 SOURCE = REPOSITORY / "src" / "colinear"
 LONGEST_FILE = 500  # lines
 LARGEST_FOLDER = 40  # files
-FILES = 194  # 190, the three of signals/ (an optional package outside the core), and meshes
+# 190, the three of signals/ (an optional package outside the core), meshes of JAX and of torch, the
+# two of distributed/ (optional too), and sums over processes in three of backends/
+FILES = 200
 
 # A package may import those named beside it, and itself.
 BASE = {"errors", "info", "status", "properties", "dispatch", "backends", "rates"}
