@@ -1,10 +1,12 @@
 """Sums over two torch processes, beside the same in one.
 
 A script that `test_all_reduce.py` runs as two processes over gloo; each compares, and the first
-prints the largest difference in either as JSON.
+prints what both found as JSON.
 """
 
+import functools
 import json
+import os
 import sys
 
 import numpy as np
@@ -29,7 +31,9 @@ def operators(part):
     rng = np.random.default_rng(1)
     X = torch.as_tensor(rng.normal(size=(ROWS, N)) / np.sqrt(ROWS))[part]
     stack = torch.stack([spd(N, seed) for seed in range(4)])
-    stack = stack[part if part == slice(None) else slice(2 * dist.get_rank(), 2 * dist.get_rank() + 2)]
+    stack = stack[
+        part if part == slice(None) else slice(2 * dist.get_rank(), 2 * dist.get_rank() + 2)
+    ]
     return {
         "gram": lambda: (lambda D: D.T @ D)(co.Dense(X)),
         "batch_sum": lambda: co.PSD(co.BatchSum(co.Dense(stack))),
@@ -87,25 +91,25 @@ def part_of(x, shape, rank):
     return x.narrow(dimension, rank * shape[dimension], shape[dimension])
 
 
-def compare(only):
+def of_shifted(f, A, b):
+    return f(A + 0.5 * co.Identity(N), b)
+
+
+def compare():
+    """The largest differences from one process: of the answer, of the gradient with respect to this
+    process's rows, and of that with respect to b; or the error."""
     rank, half = dist.get_rank(), ROWS // 2
     mine = slice(rank * half, (rank + 1) * half)
     b, found = torch.as_tensor(np.random.default_rng(5).normal(size=N)), {}
-    shift = torch.tensor(0.5)
     for name, make in operators(mine).items():
         whole = operators(slice(None))[name]
         for call, f in calls().items():
-            if only and not all(word in f"{name} {call}" for word in only):
-                continue
-            shifted = lambda A, b: f(A + 0.5 * co.Identity(N), b)
+            shifted = functools.partial(of_shifted, f)
             try:
                 expected, slopes = values_and_gradients(whole(), b, shifted)
                 value, own = values_and_gradients(AllReduce(make()), b, shifted)
             except Exception as error:
-                found[f"{name} {call}"] = [repr(error)[:300]] * 3
-                if "-v" in sys.argv:
-                    import traceback
-                    traceback.print_exc()
+                found[f"{name} {call}"] = [repr(error)[:300]]
                 continue
             rows = [part_of(x, y.shape, rank) for x, y in zip(slopes[:-1], own[:-1])]
             found[f"{name} {call}"] = [
@@ -116,15 +120,101 @@ def compare(only):
     return found
 
 
+def misfits():
+    """What is said of terms that do not fit together."""
+    n = 2 + dist.get_rank()
+    unlike = co.Dense(torch.eye(2))
+    cases = {
+        "shapes": lambda: AllReduce(co.Dense(torch.eye(n))),
+        "dtypes": lambda: AllReduce(
+            co.Dense(torch.eye(2, dtype=torch.float32 if n == 2 else torch.float64))
+        ),
+        "claims": lambda: AllReduce(co.PSD(unlike) if n == 2 else unlike),
+    }
+    found = {}
+    for name, make in cases.items():
+        try:
+            make()
+            found[name] = "nothing"
+        except co.ColinearError as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    return found
+
+
+def transforms():
+    """The largest difference of torch.func's derivatives from those of one process."""
+    rank, half = dist.get_rank(), ROWS // 2
+    rows = slice(rank * half, (rank + 1) * half)
+    b = torch.as_tensor(np.random.default_rng(5).normal(size=N))
+    X = torch.as_tensor(np.random.default_rng(1).normal(size=(ROWS, N)))
+
+    def product(make, x):
+        return make(x).to_dense() @ b + make(x) @ torch.sin(b)
+
+    def gram(x):
+        return co.Dense(x).T @ co.Dense(x)
+
+    one, many = (lambda x: product(gram, x)), (lambda x: product(lambda x: AllReduce(gram(x)), x))
+    _, slope = torch.func.jvp(one, (X,), (X.sin(),))
+    _, own = torch.func.jvp(many, (X[rows],), (X[rows].sin(),))
+    pulled = torch.func.grad(lambda x: one(x).sum())(X)[rows]
+    mine = torch.func.grad(lambda x: many(x).sum())(X[rows])
+    A, whole = AllReduce(gram(X[rows])), gram(X)
+    vectors = torch.stack([b, b.cos()])
+    mapped = torch.func.vmap(lambda v: A @ v)(vectors)
+    return {
+        "jvp": float((slope - own).abs().max()),
+        "grad": float((pulled - mine).abs().max()),
+        "vmap": float((mapped - vectors @ whole.to_dense()).abs().max()),
+    }
+
+
+def sums():
+    """How often a product, and an iteration of CG, sums over processes."""
+    made = []
+    original = dist.all_reduce
+    dist.all_reduce = lambda *arguments, **options: (
+        made.append(1) or original(*arguments, **options)
+    )
+    X = torch.as_tensor(np.random.default_rng(dist.get_rank()).normal(size=(ROWS, N)))
+    A, b = AllReduce(co.BatchSum(co.LowRank(X[:, :, None]))), torch.ones(N)
+    counts = {}
+    try:
+        for name, f in {
+            "product": lambda: A @ b,
+            "trace": lambda: co.trace(A),
+            "diag": lambda: co.diag(A),
+            "matrix": lambda: A.to_dense(),
+        }.items():
+            made.clear()
+            f()
+            counts[name] = len(made)
+        made.clear()
+        info = co.solve(A, b, co.CG(tol=1e-10), info=True)[1]
+        counts["cg"], counts["matvecs"] = len(made), int(info.matvecs)
+    finally:
+        dist.all_reduce = original
+    return counts
+
+
 def main():
     torch.set_default_dtype(torch.float64)
-    dist.init_process_group("gloo")
-    found = compare([a for a in sys.argv[1:] if a != "-v"])
-    both = [None, None]
+    dist.init_process_group(
+        "gloo",
+        init_method=os.environ["COLINEAR_MEETING"],
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+    )
+    found = {
+        "answers": compare(),
+        "misfits": misfits(),
+        "transforms": transforms(),
+        "sums": sums(),
+    }
+    both = [None] * dist.get_world_size()
     dist.all_gather_object(both, found)
     if dist.get_rank() == 0:
-        for name in both[0]:
-            print(name, both[0][name], both[1][name])
+        json.dump(both, sys.stdout)
     dist.destroy_process_group()
 
 

@@ -39,7 +39,7 @@ def are_strict(A: Any = None) -> bool:
     brings along. (torch.compile, which would trace the question, has none.)"""
     if not modes or (signatures.is_compiling is not None and signatures.is_compiling()):
         return False
-    return any([xp.is_strict(A) for xp in modes])
+    return any(xp.is_strict(A) for xp in modes)
 
 
 def ordinary(f: Callable, *arguments: Any) -> Any:

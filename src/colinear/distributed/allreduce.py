@@ -6,7 +6,7 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..dispatch import rule
-from ..errors import AnnotationError, BackendError, ShapeError
+from ..errors import AnnotationError, BackendError, DtypeError, ShapeError
 from ..functions import diag, trace
 from ..operators import LinearOperator, as_operator
 from ..operators.tree import Shape, images, infer_sum
@@ -73,9 +73,9 @@ class AllReduce(LinearOperator, init=False):
         terms = xp.from_processes(
             (tuple(local.shape), xp.dtype_name(local.dtype), local.properties), group
         )
-        for what, known in zip(("shapes", "dtypes"), zip(*terms)):
+        for what, known, error in zip(("shapes", "dtypes"), zip(*terms), (ShapeError, DtypeError)):
             if len(set(known)) > 1:
-                raise ShapeError(
+                raise error(
                     f"AllReduce: the processes have operators of different {what}: "
                     f"{', '.join(map(str, known))}; a sum needs one."
                 )

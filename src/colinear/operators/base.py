@@ -114,7 +114,6 @@ class LinearOperator(Tree, Protocols, metaclass=Kind):
     _commutative: ClassVar[bool] = False
     _product_is_a_run: ClassVar[bool] = False  # of an iterative method, which may fail
     _is_elementwise: ClassVar[bool] = False  # functions of it take an operation or two
-    _may_be_lent: ClassVar[bool] = True  # whether NumPy can multiply by it
     _signature: ClassVar[Any] = None  # dispatch's memo, set on instances
     if TYPE_CHECKING:
 

@@ -367,9 +367,10 @@ def check_device(what: str, first: Any, second: Any) -> None:
     if first is second or first is None or second is None:
         return
     if str(first) != str(second) and not _are_one_mesh(first, second):
+        is_mesh = "Mesh" in type(first).__name__
         raise DeviceError(
             f"{what}: operands are on {first} and on {second}. Move one: "
-            f"A.to(device={str(first)!r})."
+            f"A.to(device={'mesh' if is_mesh else repr(str(first))})."
         )
 
 

@@ -353,6 +353,7 @@ class Tree:
     _fields: ClassVar[tuple[str, ...]] = ()
     _scalars: ClassVar[tuple[str, ...]] = ()
     _claims: ClassVar[int] = 0  # what the user claimed; instances with claims shadow it
+    _may_be_lent: ClassVar[bool] = True  # to NumPy, which then computes with it
 
     @classmethod
     def _of(cls, *values: Any) -> Any:

@@ -15,6 +15,7 @@ operand of the call is cut: these are cut like it.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -31,7 +32,7 @@ if torch.distributed.is_available():
     MESHES: tuple[type, ...] = (DeviceMesh,)
 else:
     MESHES = ()
-CUTS_EVENLY = False  # whether a length must be divisible by the devices
+CUTS_EVENLY = True  # whether `shard` cuts only what the devices divide; DTensor itself need not
 
 
 def _tensors() -> Any:
@@ -92,7 +93,7 @@ def cuts_of(x: Any) -> dict[int, str]:
     if not is_spread(x):
         return {}
     pairs = zip(axis_sizes(x.device_mesh), x.placements, strict=True)
-    return {layout.dim - x.ndim: axis for axis, layout in pairs if layout.is_shard()}
+    return {layout.dim - x.ndim: axis for axis, layout in pairs if hasattr(layout, "dim")}
 
 
 def gather_whole(x: Any) -> Any:
@@ -123,24 +124,69 @@ def bytes_per_device(x: Any) -> int:
     return int(np.prod(shape, dtype=np.int64)) * x.itemsize
 
 
-def apply_by_rows(f: Callable, mesh: Any, axis: str, cut: tuple, whole: Any) -> Any:
-    """`f(cut, whole)` in each process, of its own rows of the tensors `cut` (their dimension -2)
-    and all of those in the tree `whole`; its rows of the answer."""
-    module, at = _tensor_module(), list(axis_sizes(mesh)).index(axis)
-    everywhere = tuple(_layout(mesh, {}))
-    # The answer differs from process to process, so what `whole` gives to each must be summed in
-    # the derivative.
-    parts = tuple(module.Partial() if i == at else p for i, p in enumerate(everywhere))
+def automatic(mesh: Any) -> Any:
+    """The mesh itself: those of torch are all of one kind."""
+    return mesh
+
+
+def apply_by_rows(
+    f: Callable, mesh: Any, axis: str, cut: tuple[Any, ...], whole: Any, ndim: int = 2
+) -> Any:
+    """`f(cut, whole)` in each process, of its rows (dimension -2) of the tensors in `cut` and of all
+    that is in `whole`; the answer, of so many dimensions, has the rows that belong to those.
+
+    f says by `gather_rows` and `shift_rows` what processes send to each other; nothing else is
+    sent.
+    """
 
     def rows(x: Any) -> Any:
-        return x.redistribute(mesh, _layout(mesh, {axis: x.ndim - 2})).to_local()
+        layout = _layout(mesh, {axis: x.ndim - 2})
+        return placed(x, mesh).redistribute(mesh, layout).to_local()
 
     def all_of(x: Any) -> Any:
-        return x.redistribute(mesh, everywhere).to_local(grad_placements=parts) if is_spread(x) else x
+        return _all_of(placed(x, mesh), mesh, axis)
 
-    answer = f(tuple(map(rows, cut)), pytree.tree_map_only(torch.Tensor, all_of, whole))
-    shape = (*answer.shape[:-2], cut[0].shape[-2], answer.shape[-1])
-    return _from_parts(answer, mesh, {axis: answer.ndim - 2}, shape)
+    with around(*cut):
+        parts = f(tuple(map(rows, cut)), pytree.tree_map_only(torch.Tensor, all_of, whole))
+    shape = (*parts.shape[:-2], cut[0].shape[-2], parts.shape[-1])
+    return _from_parts(parts, mesh, {axis: parts.ndim - 2}, shape)
+
+
+def _all_of(x: Any, mesh: Any, axis: str) -> Any:
+    """All of a spread tensor as a plain one. Each process goes on with it in its own way, so the
+    derivative sums what they give for it."""
+    module = _tensor_module()
+    layout = _layout(mesh, {})
+    differ = [module.Partial() if name == axis else module.Replicate() for name in axis_sizes(mesh)]
+    return x.redistribute(mesh, layout).to_local(grad_placements=differ)
+
+
+def gather_rows(x: torch.Tensor, axis: str) -> Any:
+    """Inside `apply_by_rows`: all rows (dimension -2), of which each process has as many."""
+    mesh = _mesh_at_work()
+    parts = _tensor_module().DTensor.from_local(
+        x, mesh, _layout(mesh, {axis: x.ndim - 2}), run_check=False
+    )
+    return _all_of(parts, mesh, axis)
+
+
+def shift_rows(x: torch.Tensor, axis: str, by: int) -> Any:
+    """Inside `apply_by_rows`: what the process that stands `by` places before has as x; zeros in
+    the first ones (the last ones, if `by` is negative)."""
+    mesh = _mesh_at_work()
+    sizes = axis_sizes(mesh)
+    source = mesh.get_local_rank(list(sizes).index(axis)) - by
+    everywhere = gather_rows(x, axis)
+    n = x.shape[-2]
+    if not 0 <= source < sizes[axis]:
+        return 0 * everywhere[..., :n, :]
+    return everywhere[..., source * n : (source + 1) * n, :]
+
+
+def _mesh_at_work() -> Any:
+    mode = _mode()
+    assert mode is not None, "only inside apply_by_rows"
+    return mode.mesh
 
 
 def _from_parts(x: Any, mesh: Any, dimensions: dict[str, int], shape: tuple[int, ...]) -> Any:
@@ -167,7 +213,7 @@ def _layout(mesh: Any, dimensions: dict[str, int]) -> list[Any]:
 
 def _tensor_module() -> Any:
     if _tensors() is None:
-        import torch.distributed.tensor  # noqa: F401  (seconds, for those who have a mesh)
+        importlib.import_module("torch.distributed.tensor")  # half a second, where there is a mesh
     return _tensors()
 
 
@@ -216,7 +262,8 @@ class Spread(TorchDispatchMode):
 
     def __init__(self, mesh: Any, tensors: Iterable[Any] = ()):
         super().__init__()
-        self.mesh, self.cut = mesh, {}
+        self.mesh = mesh
+        self.cut: dict[int, str] = {}  # the axis over which dimensions of a length are
         for x in filter(is_spread, tensors):
             for dimension, axis in cuts_of(x).items():
                 self.cut.setdefault(x.shape[dimension], axis)
@@ -329,4 +376,17 @@ def enter(f: Callable, A: Any, *arguments: Any) -> Any:
     """`f(A, *arguments)` in the mode of the mesh on which A lies."""
     tensors = [x for x in pytree.tree_leaves((A, arguments)) if isinstance(x, torch.Tensor)]
     with around(*tensors):
-        return f(A, *arguments)
+        answer = f(A, *arguments)
+    if type(answer) is tuple:
+        return tuple(map(_evenly_cut, answer))
+    return _evenly_cut(answer)
+
+
+def _evenly_cut(x: Any) -> Any:
+    """A spread tensor whose parts follow each other: those that a reshape has made of a grid may be
+    interleaved."""
+    if not is_spread(x):
+        return x
+    shard = _tensors().Shard
+    layout = [shard(each.dim) if hasattr(each, "dim") else each for each in x.placements]
+    return x if layout == list(x.placements) else x.redistribute(x.device_mesh, layout)
