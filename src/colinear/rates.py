@@ -31,6 +31,7 @@ LONG_CALL_S = 30.0  # seconds, beside which those of a calibration do not count
 CALIBRATION_S = 2.0  # seconds
 CUBE_S = 6.25  # seconds of n^3 flops, up to which a matrix of n rows is formed as a last resort
 SHARE_TO_FORM = 1 / 16  # of the memory, that a matrix may take that is made unasked
+OUT_OF_CORE = 2.0**24  # bytes that are made unasked of what is not in memory
 UNLIKELY = 50.0  # the ratio to the built-in rate from which a measurement was disturbed
 SMALL_ROWS = 150.0  # rows of a matrix that LAPACK factors at half its speed
 
@@ -107,9 +108,11 @@ def memory_of(A: Any) -> float:
 
 def share_of_memory(A: Any, fraction: float, otherwise: float) -> float:
     """Bytes: this fraction of the memory of the machine, or of the device where A is; `otherwise`
-    where that is not known."""
+    where that is not known. Little for what lies in files: there it is to stay."""
     memory = _machine(A).shared_memory
-    return fraction * memory if memory < math.inf else otherwise
+    share = fraction * memory if memory < math.inf else otherwise
+    is_numpy = getattr(getattr(A, "_context", None), "backend", None) == "numpy"
+    return min(share, OUT_OF_CORE) if is_numpy and A._is_out_of_core else share
 
 
 def memory_to_form(A: Any) -> float:

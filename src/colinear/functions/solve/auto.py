@@ -19,7 +19,6 @@ from ...methods import CG, GMRES, LSMR, LSQR, MINRES, Auto, BiCGSTAB, Method
 from ...methods.base import AUTO, Iterative
 from ...methods.svrg import SVRG
 from ...operators import (
-    Dense,
     Diagonal,
     LinearOperator,
     MatrixFree,
@@ -33,7 +32,7 @@ from ...operators.shown import with_symmetry_of_entries
 from ...operators.sparse_algebra import ask
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import failed, state
-from ..common import array_like, host_value, is_traced_or_differentiated, seen_value
+from ..common import array_like, host_value, is_stored, is_traced_or_differentiated, seen_value
 from .cost import (
     affordable_products,
     dense_work,
@@ -111,7 +110,7 @@ def is_automatic(method: Any) -> bool:
 
 def iterates(A: LinearOperator, method: Any) -> bool:
     """Whether `Auto` iterates with A, rather than form and factor its matrix."""
-    if isinstance(A, Dense) or not is_automatic(method):  # whose matrix is there
+    if is_stored(A) or not is_automatic(method):
         return False
     return prefers_iteration(A, partial(dense_work, A))
 
