@@ -11,6 +11,7 @@ True
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 from . import backends, testing
@@ -49,12 +50,14 @@ __version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> object:
-    """`OperatorModule` is a class of torch's, which is imported with it, and so not listed in
-    `__all__`."""
+    """What is loaded when it is asked for, and so not listed in `__all__`: `OperatorModule`, a class
+    of torch's, and the methods of PETSc and SLEPc."""
     if name == "OperatorModule":
         from .backends.torch.module import OperatorModule
 
         return OperatorModule
+    if name in ("PETSc", "SLEPc"):
+        return getattr(importlib.import_module(f"colinear.distributed.{name.lower()}"), name)
     raise AttributeError(f"module 'colinear' has no attribute {name!r}")
 
 
