@@ -51,8 +51,8 @@ __version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> object:
-    """What is loaded when it is asked for: `OperatorModule`, a class of torch's, and what puts
-    operators on meshes."""
+    """What is loaded when it is asked for, and so not listed in `__all__`: `OperatorModule`, a class
+    of torch's, what puts operators on meshes, and the methods of PETSc and SLEPc."""
     if name == "OperatorModule":
         from .backends.torch.module import OperatorModule
 
@@ -60,6 +60,8 @@ def __getattr__(name: str) -> object:
     if name in ("distributed", "shard", "gather", "AllReduce"):
         distributed = importlib.import_module("colinear.distributed")
         return distributed if name == "distributed" else getattr(distributed, name)
+    if name in ("PETSc", "SLEPc"):
+        return getattr(importlib.import_module(f"colinear.distributed.{name.lower()}"), name)
     raise AttributeError(f"module 'colinear' has no attribute {name!r}")
 
 

@@ -35,6 +35,7 @@ SHARE_TO_STORE = 1 / 8  # of a device's, that a kernel's may for the time of an 
 SHARE_OF_BLOCK = 1 / 64  # of a device's, that a block of a computation may take
 HOST_BLOCK = 2.0**27  # bytes of one on the host, whose memory is slower than its caches
 DEVICE_BLOCK = 2.0**31  # and on a device of which nothing is to be known
+OUT_OF_CORE = 2.0**24  # bytes that are made unasked of what is not in memory
 UNLIKELY = 50.0  # the ratio to the built-in rate from which a measurement was disturbed
 SMALL_ROWS = 150.0  # rows of a matrix that LAPACK factors at half its speed
 
@@ -111,9 +112,11 @@ def memory_of(A: Any) -> float:
 
 def share_of_memory(A: Any, fraction: float, otherwise: float) -> float:
     """Bytes: this fraction of the memory of the machine, or of the device where A is; `otherwise`
-    where that is not known."""
+    where that is not known. Little for what lies in files: there it is to stay."""
     memory = _machine(A).shared_memory
-    return fraction * memory if memory < math.inf else otherwise
+    share = fraction * memory if memory < math.inf else otherwise
+    is_numpy = getattr(getattr(A, "_context", None), "backend", None) == "numpy"
+    return min(share, OUT_OF_CORE) if is_numpy and A._is_out_of_core else share
 
 
 def memory_to_form(A: Any) -> float:

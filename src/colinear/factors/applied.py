@@ -11,11 +11,34 @@ from ..backends import Array, namespace_of, positive_or_one
 from ..errors import MethodError, ShapeError
 from ..info import Info, recording, report, total
 from ..methods.vectors import column_norms
-from ..operators import LinearOperator
+from ..operators import LinearOperator, MatrixFree
 from ..operators.context import broadcast_batches
-from ..operators.tree import memo
+from ..operators.tree import inside_out, memo
 from ..status import Status, combine, deliver, failed, first_failure
 from .inverse import TURNED, inverse_context, inverse_shape
+
+
+def as_numpys(A: LinearOperator) -> LinearOperator:
+    """A with NumPy's arrays; what multiplies by a function of the user's, which may be written for
+    another framework, multiplies in that."""
+    if A._context.backend in (None, "numpy") or not any(map(_has_function, inside_out(A))):
+        return A.to("numpy")
+    xp, device = A.xp, A._context.device
+
+    def multiply(B: LinearOperator, X: Any) -> Any:
+        return xp.to_numpy(B @ xp.asarray(X, device=device))
+
+    forward, back = (functools.partial(multiply, B) for B in (A, A.H))
+    dtype = xp.dtype_name(A.dtype)
+    return MatrixFree(forward, A.shape, dtype=dtype, rmatmat=back, like="numpy")._claim(
+        A.properties
+    )
+
+
+def _has_function(A: Any) -> bool:
+    """Whether a field of it, not of its operands, is a function."""
+    return any(callable(getattr(A, name)) for name in A._fields if name not in A._dynamic)
+
 
 REFINEMENTS = 2  # by the residual, where a solution misses the tolerance
 
@@ -44,7 +67,7 @@ class Applied(LinearOperator):
     def prepared(self) -> Any:
         """The map B -> A^-1 B that the method makes of A, held fixed."""
         A = self.A.detach()
-        return self._prepare(A.to("numpy") if self.method.on_host else A)
+        return self._prepare(as_numpys(A) if self.method.on_host else A)
 
     def _prepare(self, A: LinearOperator) -> Any:
         multiply = getattr(self.method, self.function)(A)
@@ -155,7 +178,7 @@ class Applied(LinearOperator):
     def _on_host(self, prepared: Any, _: Any, B: Any, *arrays: Any) -> Any:
         shape = (*B.shape[:-2], self.A.shape[-1], B.shape[-1])
         if prepared is None:
-            prepared = self._prepare(self.A.with_arrays(arrays).to("numpy"))
+            prepared = self._prepare(as_numpys(self.A.with_arrays(arrays)))
         return self._checked(prepared(B), shape)
 
     def _checked(self, found: Any, shape: tuple[int, ...]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..backends import Array, adjoint, get, is_array, namespace_of
+from ..backends import Array, adjoint, get, is_array, mesh_module, namespace_of
 from ..dispatch import Pattern
 from ..errors import ShapeError, TooLargeError
 from ..info import Info, report
@@ -30,7 +30,7 @@ from ..operators import (
 from ..operators.context import kind_of
 from ..operators.tree import inside_out
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
-from ..rates import share_of_memory
+from ..rates import memory_to_form, share_of_memory
 from ..status import Status, failed, first_failure, is_finite, is_unseen, state, take_for_granted
 
 # Arrays as the functions see them: as matrices, in which precision, and whether their values can
@@ -78,8 +78,9 @@ def to_computing_dtype(xp: Any, x: Array) -> Array:
 def dense(A: LinearOperator) -> Array:
     """The matrix to compute with; traced, if what is computed from it will be. One that is not
     there is formed up to half of the memory, 8 GiB where that is not known."""
-    size = 0 if type(A) is Dense else math.prod(A.shape) * max(4, getattr(A.dtype, "itemsize", 8))
+    size = 0 if is_stored(A) else math.prod(A.shape) * max(4, getattr(A.dtype, "itemsize", 8))
     if size and size > (limit := share_of_memory(A, LARGEST_SHARE, 8 * 2.0**30)):
+        check_copy(A, size)
         m, n = A.shape[-2:]
         raise TooLargeError(
             f"A is {m}x{n}, and no rule or iteration computes this of it: its matrix would have "
@@ -92,6 +93,35 @@ def dense(A: LinearOperator) -> Array:
     xp = A.xp
     matrix = to_computing_dtype(xp, A.A if type(A) is Dense else A._dense())
     return xp.staged(matrix) if xp.is_functional else matrix
+
+
+SURELY_STORED = 2**24  # bytes of a matrix that are copied whatever else is in memory
+
+
+def is_stored(A: LinearOperator) -> bool:
+    """Whether the matrix is there, and memory allows the copy that a factorisation makes: where it
+    is cut over the devices of a mesh, each of them has all of that copy."""
+    if not isinstance(A, Dense):
+        return False
+    size = math.prod(A.shape) * getattr(A.dtype, "itemsize", 8)
+    if mesh_module(A._context.device) is not None:
+        return size <= memory_to_form(A)
+    return size <= SURELY_STORED or size <= share_of_memory(A, LARGEST_SHARE, math.inf)
+
+
+def check_copy(A: LinearOperator, size: float) -> None:
+    """Raise an error if A is a matrix that is there, in memory or in a file, and too large to be
+    copied."""
+    if A._is_out_of_core or isinstance(A, Dense):
+        where = "is in memory, with no room for another"
+        if A._is_out_of_core:
+            where = "is not in memory: it lies in a file, or comes a chunk at a time"
+        m, n = A.shape[-2:]
+        raise TooLargeError(
+            f"A is {m}x{n} and {where}. No rule or iteration computes this of it without a copy of "
+            f"{size / 2**30:.3g} GiB. Ask for less (k= in eig and svd, solve instead of inv), name "
+            "an iterative method, or make the copy: Dense(np.array(x))."
+        )
 
 
 def to_result_dtype(xp: Any, x: Array, dtype: Any) -> Array:

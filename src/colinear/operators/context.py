@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array, namespace_of
+from ..backends.numpy.arrays import is_mapped
 from ..dispatch import signatures
 from ..errors import BackendError, DeviceError, DtypeError, ShapeError
 from .tree import Shape
@@ -168,6 +169,12 @@ def as_array(x: Any, what: str, *, xp: Any = None, dtype: Any = None, min_ndim: 
             raise DtypeError(
                 f"{what}: expected an array, got the operator {type(x).__name__}. Use A.to_dense()."
             )
+        if hasattr(x, "chunks") and hasattr(x, "shape"):
+            raise DtypeError(
+                f"{what}: a lazy array of {type(x).__module__.partition('.')[0]}, which would be "
+                "read into memory whole. Do so yourself, np.asarray(x), or make a matrix of it an "
+                "operator that reads it a chunk at a time: as_operator(x)."
+            )
         xp = xp or backends.get("numpy")
         try:
             x = xp.asarray(x)
@@ -178,6 +185,12 @@ def as_array(x: Any, what: str, *, xp: Any = None, dtype: Any = None, min_ndim: 
     if isinstance(x.dtype, np.dtype):
         check_dtype(what, x.dtype)
     if not xp.is_floating(x):
+        if isinstance(x, np.ndarray) and is_mapped(x):
+            raise DtypeError(
+                f"{what}: a file of {x.dtype}, whose numbers would be copied to be floating-point "
+                "ones. Write them as such once, or give Dask the file: "
+                "as_operator(dask.array.from_array(x))."
+            )
         x = xp.astype(x, dtype or xp.default_float())
     if x.ndim < min_ndim:
         raise ShapeError(

@@ -230,6 +230,8 @@ class Kernel(LinearOperator, init=False):
         if 0 in (m, n, width, *batch):
             dtype = self.dtype if V is None else xp.result_type(self.dtype, V.dtype)
             return xp.zeros((*batch, m, width), dtype=dtype, device=xp.device_of(rows))
+        if self._is_tiled:
+            return self._by_tiles(V, width)
         # blocks of rows as even as can be, so that little is computed twice
         blocks = -(-m // self._block_rows)
         size = -(-m // blocks)
@@ -266,6 +268,30 @@ class Kernel(LinearOperator, init=False):
         else:
             results = xp.loop_map(element, tiles, *others)
         return xp.reshape(results, (*batch, blocks * size, width))[..., :m, :]
+
+    @memo
+    def _is_tiled(self) -> bool:
+        """Whether NumPy multiplies by small pieces of rows: the points lie in files, or are so many
+        that one row and its differences exceed the budget."""
+        n, d = self._points()[1].shape[-2:]
+        is_plain = self.xp.name == "numpy" and self.block is None and not self.batch_shape
+        return is_plain and (self._is_out_of_core or 8 * n * (d + 2) > MEMORY_BUDGET)
+
+    def _by_tiles(self, V: Any, width: int) -> Any:
+        """K V in NumPy, or K itself without V, with as many columns as rows at a time."""
+        rows, columns = self._points()
+        m, n = self.shape[-2:]
+        size = max(1, math.isqrt(MEMORY_BUDGET // (8 * (rows.shape[-1] + 2))))
+        dtype = self.dtype if V is None else self.xp.result_type(self.dtype, V.dtype)
+        found = self.xp.zeros((*(() if V is None else V.shape[:-2]), m, width), dtype=dtype)
+        for i in range(0, m, size):
+            for j in range(0, n, size):
+                entries = self._entries(rows[i : i + size], columns[j : j + size])
+                if V is None:
+                    found[i : i + size, j : j + size] = entries
+                else:
+                    found[..., i : i + size, :] += entries @ V[..., j : j + size, :]
+        return found
 
     @property
     def _flops(self) -> float:

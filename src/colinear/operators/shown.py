@@ -43,6 +43,8 @@ def with_symmetry_of_entries(A: LinearOperator) -> Any:
     """
     if A.is_neutral or A.xp.is_compiling() or A.shape[-1] != A.shape[-2] or 0 in A.shape:
         return A
+    if A._context.backend == "numpy" and A._is_out_of_core:  # to read it is not free
+        return A
     found = once_in_call(A, "_shown", lambda: _shown_beyond(A))
     return A if found is None else found
 

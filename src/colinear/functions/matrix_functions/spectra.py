@@ -30,7 +30,6 @@ from ...operators import (
     ScaledIdentity,
     Sum,
 )
-from ...operators.dense import is_at_hand
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, is_unseen, take_for_granted
 from ..common import (
@@ -41,6 +40,7 @@ from ..common import (
     ignore_float_errors,
     in_context,
     is_half,
+    is_stored,
     is_traced_or_differentiated,
     once_each,
     operands_in_context,
@@ -417,7 +417,7 @@ def has_dense_eigenvectors(A: LinearOperator) -> bool:
 
 def is_too_large(A: LinearOperator) -> bool:
     """Whether A has no matrix, and would have too large a one."""
-    return A.shape[-1] > largest_dense(A) and not is_at_hand(A)
+    return A.shape[-1] > largest_dense(A) and not is_stored(A)
 
 
 def is_worth(A: LinearOperator, columns: int) -> bool:

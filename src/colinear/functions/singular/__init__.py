@@ -6,6 +6,8 @@ import math
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ... import autodiff
 from ...backends import Array, adjoint, positive_or_one, without_zeros
 from ...dispatch import Choice, Cost, function
@@ -14,6 +16,7 @@ from ...info import Info, report
 from ...methods import SINGULAR, SVD, Auto, Method, fitting
 from ...operators import Dense, LinearOperator, opaque
 from ...operators.batch import broadcast_batch
+from ...operators.streamed import Streamed, row_blocks
 from ...status import Status, first_failure
 from ..common import (
     MARGIN,
@@ -99,8 +102,10 @@ def matrix_norm(A: LinearOperator, ord: Any = "fro", method: Method | None = Non
 def _norm_of_matrix(A: LinearOperator, order: Any) -> Array:
     """The norms that entries give."""
     xp = A.xp
-    if math.prod(A.shape) > BLOCK and not isinstance(A, Dense):
+    if math.prod(A.shape) > BLOCK and not isinstance(A, Dense | Streamed):
         result = _norm_by_blocks(A, order)
+    elif A._is_out_of_core:
+        result = _norm_by_rows(A, order)
     else:
         M = dense(A)
         with ignore_float_errors(xp):
@@ -139,6 +144,23 @@ def _norm_by_blocks(A: LinearOperator, order: Any) -> Array:
     with ignore_float_errors(xp):
         sizes = by_columns(A, lambda X, _: measure(xp, to_computing_dtype(xp, X)))
         return frobenius(xp, sizes[..., None]) if is_frobenius else extreme(xp, sizes, order)
+
+
+def _norm_by_rows(A: LinearOperator, order: Any) -> Array:
+    """From the rows of a matrix that is not in memory, some at a time."""
+    batch, (m, n) = A.batch_shape, A.shape[-2:]
+    is_column = order in (1, -1)
+    sums = np.zeros((*batch, n if is_column else m), A.xp.real_dtype(A.dtype))
+    for places, block in row_blocks(A):
+        *outer, rows, columns = places
+        if order == "fro":
+            part, at = column_norms(A.xp, np.swapaxes(block, -1, -2)), rows
+            sums[(*outer, at)] = np.hypot(sums[(*outer, at)], part)
+            continue
+        at = columns if is_column else rows
+        sums[(*outer, at)] += np.sum(np.abs(block), axis=-2 if is_column else -1)
+    with ignore_float_errors(A.xp):
+        return frobenius(A.xp, sums[..., None]) if order == "fro" else extreme(A.xp, sums, order)
 
 
 def extreme(xp: Any, sizes: Array, order: float) -> Array:

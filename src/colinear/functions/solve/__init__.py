@@ -20,7 +20,6 @@ from ...methods import Method
 from ...methods.base import AUTO
 from ...operators import LinearOperator, MatrixFree, Scaled, Sparse
 from ...operators.context import broadcast_batches
-from ...operators.dense import is_at_hand
 from ...operators.neutral import placed_beside
 from ...operators.shown import as_sum_of_lines
 from ...properties import UNITARY
@@ -29,6 +28,7 @@ from ..common import (
     have_failed,
     host_value,
     ignore_float_errors,
+    is_stored,
     is_vector,
     ones_beside,
     report_all,
@@ -107,7 +107,7 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
     found = inv.find(A, (method,))
     if found.is_base and method is None and is_factored_at_once(A, system.B):
         return Choice(lambda: _at_once(system, found), "LU")
-    trial = None if is_at_hand(A) else _trial(system, found)
+    trial = None if is_stored(A) else _trial(system, found)
     if trial is not None:
         work, most = trial
         return attempt(A, work, most, lambda: _by_trial(system, found, most, work), lambda: b)

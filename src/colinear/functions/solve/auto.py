@@ -28,12 +28,11 @@ from ...operators import (
 )
 from ...operators.autograd import make_ready
 from ...operators.context import check_device
-from ...operators.dense import is_at_hand
 from ...operators.shown import with_symmetry_of_entries
 from ...operators.sparse_algebra import ask
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import failed, state
-from ..common import array_like, host_value, is_traced_or_differentiated, seen_value
+from ..common import array_like, host_value, is_stored, is_traced_or_differentiated, seen_value
 from .cost import (
     affordable_products,
     dense_work,
@@ -111,7 +110,7 @@ def is_automatic(method: Any) -> bool:
 
 def iterates(A: LinearOperator, method: Any) -> bool:
     """Whether `Auto` iterates with A, rather than form and factor its matrix."""
-    if is_at_hand(A) or not is_automatic(method):
+    if is_stored(A) or not is_automatic(method):
         return False
     return prefers_iteration(A, partial(dense_work, A))
 

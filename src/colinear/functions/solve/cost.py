@@ -21,10 +21,10 @@ from ...operators import (
     Toeplitz,
 )
 from ...operators.autograd import make_ready
-from ...operators.dense import is_at_hand
 from ...operators.tree import inside_out
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...rates import LONG_CALL_S, calibrate_once, memory_to_form, rates_of, rows_in_memory
+from ..common import is_stored
 
 # What a factorisation and an iteration would cost: the numbers by which `Auto` decides between
 # them, in seconds, which the rates of this machine (`rates.py`) make of unlike kinds of work.
@@ -240,7 +240,7 @@ def compare(A: LinearOperator, direct: Callable[[], Cost], columns: int = 1) -> 
 def prefers_iteration(A: LinearOperator, direct: Callable[[], Cost], columns: int = 1) -> bool:
     """Whether an iteration is expected to be cheaper than a factorisation, or all that memory
     allows."""
-    if 0 in A.shape or is_at_hand(A):
+    if 0 in A.shape or is_stored(A):
         return False
     factored, iterated = compare(A, direct, columns)
     return factored.memory > memory_to_form(A) or SHARE * iterated.seconds < factored.seconds
@@ -251,7 +251,7 @@ def affordable_products(
 ) -> int | None:
     """How many products to try before a factorisation: None for no limit, 0 if fewer than the
     `least` that are worth it."""
-    if 0 in A.shape or is_at_hand(A):
+    if 0 in A.shape or is_stored(A):
         return 0
     factored = compare(A, direct, columns)[0]
     if factored.memory > memory_to_form(A):
@@ -262,4 +262,4 @@ def affordable_products(
 
 def is_too_large(A: LinearOperator) -> bool:
     """Whether forming the matrix takes more memory than there should be."""
-    return not is_at_hand(A) and dense_work(A).memory > memory_to_form(A)
+    return not is_stored(A) and dense_work(A).memory > memory_to_form(A)

@@ -9,6 +9,7 @@ from typing import Any
 from ... import autodiff
 from ...backends import Array, eye_like, inner_products, without_zeros
 from ...errors import MethodError, ShapeError
+from ...factors.applied import as_numpys
 from ...factors.dense import probe_of
 from ...info import Info, recording, report, total
 from ...operators import LinearOperator
@@ -77,7 +78,7 @@ def _found(function: str, algorithm: Callable, A: LinearOperator, method: Any, *
             "Call it outside of them."
         )
     fixed = A.detach()
-    return algorithm(fixed.to("numpy") if method.on_host else fixed, *asked)
+    return algorithm(as_numpys(fixed) if method.on_host else fixed, *asked)
 
 
 def _arrays(
