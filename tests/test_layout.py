@@ -16,8 +16,9 @@ REPOSITORY = Path(__file__).parent.parent
 SOURCE = REPOSITORY / "src" / "colinear"
 LONGEST_FILE = 500  # lines
 LARGEST_FOLDER = 40  # files
-# 190, the three of signals/ (an optional package outside the core), meshes; clock, profile, plotting
-FILES = 197
+# 190, the three of signals/ (an optional package outside the core), meshes; clock, profile, plotting;
+# estimators/ has five in place of one
+FILES = 201
 
 # A package may import those named beside it, and itself.
 BASE = {"errors", "info", "status", "properties", "dispatch", "backends", "rates", "clock"}
