@@ -469,8 +469,10 @@ class Attempts(LinearOperator):
             and not self.properties & POSITIVE_SEMIDEFINITE
             and len(infos) == 2
         )
+        # nor has one that was stopped given the answer
+        is_kept = info.failed or guessed or info.status is Status.STOPPED
         return best, info.replace(
-            status=info.status if info.failed or guessed else Status.FELL_BACK,
+            status=info.status if is_kept else Status.FELL_BACK,
             message=message,
             iterations=total(i.iterations for i in infos),
             matvecs=total(i.matvecs for i in infos),

@@ -11,7 +11,7 @@ from .. import backends
 from ..backends import Array, namespace_of
 from ..dispatch import calls
 from ..errors import ShapeError
-from ..rates import memory_of_block, memory_to_store
+from ..rates import HOST_BLOCK, memory_of_block, memory_to_store
 from .base import LinearOperator
 from .context import Context, as_arrays, as_one_block, broadcast_batches, context_of, kind_of
 from .dense import Dense
@@ -275,13 +275,13 @@ class Kernel(LinearOperator, init=False):
         that one row and its differences exceed the budget."""
         n, d = self._points()[1].shape[-2:]
         is_plain = self.xp.name == "numpy" and self.block is None and not self.batch_shape
-        return is_plain and (self._is_out_of_core or 8 * n * (d + 2) > MEMORY_BUDGET)
+        return is_plain and (self._is_out_of_core or 8 * n * (d + 2) > HOST_BLOCK)
 
     def _by_tiles(self, V: Any, width: int) -> Any:
         """K V in NumPy, or K itself without V, with as many columns as rows at a time."""
         rows, columns = self._points()
         m, n = self.shape[-2:]
-        size = max(1, math.isqrt(MEMORY_BUDGET // (8 * (rows.shape[-1] + 2))))
+        size = max(1, math.isqrt(int(HOST_BLOCK) // (8 * (rows.shape[-1] + 2))))
         dtype = self.dtype if V is None else self.xp.result_type(self.dtype, V.dtype)
         found = self.xp.zeros((*(() if V is None else V.shape[:-2]), m, width), dtype=dtype)
         for i in range(0, m, size):
