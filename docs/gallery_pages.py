@@ -95,7 +95,7 @@ def displayed(formula: str) -> str:
     if r"\qquad" in formula:
         lines = formula.replace(r" \qquad ", r" \\[0.3em] ")
         formula = f"\\begin{{gathered}}\n{lines}\n\\end{{gathered}}"
-    return f"\\[\n{formula}\n\\]"
+    return f"$$\n{formula}\n$$"
 
 
 def typeset(name: str, text: str) -> str:

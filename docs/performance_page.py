@@ -31,14 +31,14 @@ hide: [toc]
 
 <!-- Written by docs/performance_page.py from benchmarks/paper.json: do not edit. -->
 
-Every figure of the paper, redone: dense and iterative methods, what an expert writes by hand for that one problem, and the libraries
-that can do it. One thread each, the same data and tolerance; data is converted and programs are compiled before the clock starts.
-`colinear` is called as a user would: the operator says its structure, and `Auto` chooses; a row names a method where the paper is about
-that method.
+This page has every figure of [the paper](paper.md), measured anew. The contestants are dense and iterative methods, what an expert writes by
+hand for that one problem, and the libraries that can do it. Each runs on one thread, with the same data and tolerance. Data is converted and
+programs are compiled before the clock starts. `colinear` is called as a user calls it: the operator says its structure, and `Auto` chooses. A row
+names a method where the paper is about that method.
 
-The **ratio** is the time beside the fastest right answer that is not `colinear`'s: below 1, a row of `colinear` is ahead of all others,
-above 1 behind. **Quality** is the error or residual of the answer; one that misses what the others reach is marked *miss*, and has no
-ratio. In small problems the overhead of Python decides: the tables show the largest size of each figure, the picture all of them.
+The **ratio** is the time beside that of the fastest right answer of all others. Below 1, a row of `colinear` is ahead; above 1, it is behind.
+**Quality** is the error or residual of the answer. An answer that misses what the others reach is marked *miss*, and has no
+ratio. In small problems the overhead of Python decides. The tables show the largest size of each figure, the picture all of them.
 """
 
 

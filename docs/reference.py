@@ -1,7 +1,8 @@
-"""For `mkdocs build`: two things that mkdocstrings, which reads the source and runs nothing, cannot see by itself.
+"""For `mkdocs build`: three things that mkdocstrings, which reads the source and runs nothing, cannot see by itself.
 
 The functions of colinear are objects, `solve = function("solve", base=...)`: each is shown as the function that it is, with its
-signature and docstring. And operators have their constructor in `__new__`: it is shown as the signature of the class.
+signature and docstring. Operators have their constructor in `__new__`: it is shown as the signature of the class. And what has `@memo`
+above it is an attribute, not a function to call.
 """
 
 from __future__ import annotations
@@ -34,10 +35,20 @@ def described(f: Function) -> griffe.Function:
     return function
 
 
+def is_memo(member: griffe.Function) -> bool:
+    """Whether it is a property that is computed once: `@memo` above it."""
+    return any(str(decorator.value).endswith("memo") for decorator in member.decorators)
+
+
 class Colinear(griffe.Extension):
-    """Makes functions of `Function` objects, and constructors of `__new__`."""
+    """Makes functions of `Function` objects, constructors of `__new__`, and properties of memos."""
 
     def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
+        for name, member in list(cls.members.items()):
+            if isinstance(member, griffe.Function) and is_memo(member):
+                attribute = griffe.Attribute(name, docstring=member.docstring)
+                attribute.labels.add("property")
+                cls.set_member(name, attribute)
         made_by = cls.members.get("__new__")
         if isinstance(made_by, griffe.Function) and "__init__" not in cls.members:
             own = griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)

@@ -1,4 +1,4 @@
-"""Remove the noise from an image of a million pixels with a Gaussian process, told nothing but the structure.
+"""Remove the noise from an image of a million pixels with a Gaussian process, given the structure alone.
 
 The covariance of a Gaussian process on a 1000 x 1000 grid is a Kronecker product, K = K_y ⊗ K_x, and with noise it becomes
 K + s² I: a dense system of a million unknowns, 8 TB if it were written down. The image that was most likely there is

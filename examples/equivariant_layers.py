@@ -1,7 +1,7 @@
-"""Layers of a network on graphs that do not care how the nodes are numbered: a null space, found by structure.
+"""Layers of a network on graphs that do not depend on how the nodes are numbered: a null space, found by structure.
 
 A graph of five nodes gives numbers (tensors of rank 0), features of nodes (rank 1) and of pairs of nodes (rank 2). A renumbering g
-acts on rank k by P_g ⊗ ... ⊗ P_g. A linear layer W from rank k to rank l must not care: (P_g ⊗ ...) W = W (P_g ⊗ ...) for all g. It
+acts on rank k by P_g ⊗ ... ⊗ P_g. A linear layer W from rank k to rank l must commute with it: (P_g ⊗ ...) W = W (P_g ⊗ ...) for all g. It
 is enough to ask this of two renumberings that generate all others, a swap and a cycle, and written for vec(W) it is
 
     C vec(W) = 0,     C = [ swap ⊗ ... ⊗ swap - I ]        (k + l factors),

@@ -1,7 +1,7 @@
 """A first program in physics: heat flows on a plate, and the lowest tones of a drum.
 
-The Laplacian of a square is a Kronecker sum of two lines. So a step in time, (I - τΔ) u = u₀, and the exact flow, exp(tΔ) u₀, are sine
-transforms, and the tones are sums of those of two strings.
+The Laplacian of a square is a Kronecker sum of two lines. So a step in time, (I - τΔ) u = u₀, and the exact flow, exp(tΔ) u₀, are computed by
+sine transforms. The tones are sums of those of two strings.
 
 Run it with `python examples/first_physics.py`; `--small` is the same.
 """

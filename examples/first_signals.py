@@ -1,6 +1,6 @@
 """A first program in signal processing: deblur a signal of which only some samples arrived.
 
-What arrived is R B x + noise: B a convolution, R a restriction to the samples that we have. We look for the smoothest x that explains it,
+What arrived is R B x + noise, where B is a convolution and R a restriction to the samples that we have. We look for the smoothest x that explains it,
 by one least-squares problem of operators.
 
 Run it with `python examples/first_signals.py`; `--small` is the same.

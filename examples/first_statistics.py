@@ -1,7 +1,7 @@
-"""A first program in statistics: ridge regression with its degrees of freedom, and principal components, of factors nobody multiplies out.
+"""A first program in statistics: ridge regression with its degrees of freedom, and principal components, of factors that are never multiplied out.
 
-The design has an intercept, thousands of indicator columns and a few numbers: blocks side by side. The covariance of groups is low rank
-plus diagonal. Neither is ever written down.
+The design has an intercept, hundreds of indicator columns and a few numbers, as blocks side by side. The covariance of the second part is low
+rank plus diagonal. Neither matrix is ever written down.
 
 Run it with `python examples/first_statistics.py`; `--small` is the same.
 """

@@ -1,6 +1,6 @@
 """A first program in torch: learn the length scale of a Gaussian process by its likelihood.
 
-The covariance is an operator, `solve` and `logdet` are differentiable in all that it is made of, and the optimiser is torch's own.
+The covariance is an operator. `solve` and `logdet` have derivatives with respect to all its parts, and the optimiser is torch's own.
 
 Run it with `python examples/first_torch.py`; `--small` is the same.
 """

@@ -1,4 +1,4 @@
-"""The hydrogen atom: five energies of a non-symmetric operator with structure, on all of space.
+"""The hydrogen atom: five energies of a nonsymmetric operator with structure, on all of space.
 
 Schrödinger's equation of the electron, in atomic units, is H ψ = E ψ with H = -Δ/2 - 1/r. Space has no end, so each coordinate is
 made finite, x = 2 tan(π s / 2) with s in (-1, 1), as in the paper: then d²/dx² = g d/ds (g d/ds), g = ds/dx, and its differences on

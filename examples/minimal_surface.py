@@ -1,4 +1,4 @@
-"""A soap film by Newton's method, in which every linear system is a `Jacobian` that nobody writes down.
+"""A soap film by Newton's method, in which every linear system is a `Jacobian` that is never written down.
 
 A soap film over a square hangs from its wire frame so that its area is least. Its height z(x, y) satisfies
 

@@ -1,4 +1,4 @@
-"""A Gaussian process of eleven tasks at once: 11 000 observations, a covariance of 121 million entries, none of it written down.
+"""A Gaussian process of eleven tasks at once: 11 000 observations, with a covariance of 121 million entries that is never written down.
 
 Each of T tasks is a function of the same N points, and the tasks are alike in ways that are to be found out. The covariance of all
 observations is a Kronecker product with noise (the paper's figure "structure", a),

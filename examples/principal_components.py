@@ -1,4 +1,4 @@
-"""Principal components of 18 350 Twitter discussions: eigenvectors of X^T X, of which nothing is written down but its factors.
+"""Principal components of 18 350 Twitter discussions: eigenvectors of X^T X, of which only the factors are stored.
 
 The data (Buzz, UCI) has 77 measurements of each discussion over seven days. The directions along which discussions differ most are the
 eigenvectors of the covariance of the largest eigenvalues (the paper's figure "applications", a, and "sums", a).

@@ -26,7 +26,7 @@ def test_the_gallery_lists_every_example() -> None:
 def test_a_page_of_the_gallery_has_formulas_how_to_run_it_and_the_script(name: str) -> None:
     text = (ROOT / "docs" / "gallery" / f"{name}.md").read_text(encoding="utf-8")
     assert text.startswith(f"# {gallery_pages.title(name)}\n")
-    assert "\n\\[\n" in text, f"docs/gallery_formulas.py has no formula of {name}"
+    assert "\n$$\n" in text, f"docs/gallery_formulas.py has no formula of {name}"
     assert f"colinear examples {name}\n" in text
     assert f'--8<-- "examples/{name}.py"' in text and f'--8<-- "docs/figures/{name}.txt"' in text
 
@@ -37,7 +37,7 @@ def test_a_formula_that_the_docstring_does_not_have_is_an_error() -> None:
 
 
 def test_several_formulas_stand_one_below_the_other() -> None:
-    assert gallery_pages.displayed("a") == "\\[\na\n\\]"
+    assert gallery_pages.displayed("a") == "$$\na\n$$"
     assert r"a, \\[0.3em] b" in gallery_pages.displayed(r"a, \qquad b")
 
 

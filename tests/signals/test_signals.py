@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from fractions import Fraction
 
 import jax
@@ -33,9 +34,18 @@ MAKERS = {
 }
 
 
-@pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128", "complex64"])
-@pytest.mark.parametrize("framework", ["numpy", "torch"])
+DTYPES = ["float64", "float32", "complex128", "complex64"]
+CASES = [
+    (framework, dtype, name)
+    for framework in ("numpy", "torch", "jax")
+    for i, name in enumerate(MAKERS)
+    for j, dtype in enumerate(DTYPES)
+    # JAX compiles each, which takes minutes: one dtype in turn, and with COLINEAR_FULL=1 all
+    if framework != "jax" or i % len(DTYPES) == j or os.environ.get("COLINEAR_FULL")
+]
+
+
+@pytest.mark.parametrize(("framework", "dtype", "name"), CASES)
 def test_an_operator_behaves_as_one(framework, dtype, name):
     A = MAKERS[name](like=framework, dtype=dtype)
     reference = MAKERS[name](like="numpy", dtype="complex128").to_dense()

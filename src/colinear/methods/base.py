@@ -204,7 +204,7 @@ _LOW = ("float16", "bfloat16", "float32")
 
 @dataclass(frozen=True)
 class Iterative(Method):
-    """What the iterative methods share. Not to be used itself.
+    """What the iterative methods share: the base class of a solver of your own.
 
     Parameters
     ----------
