@@ -387,6 +387,8 @@ def solve_for_derivative(
     xp, method = namespace_of(B), inverse.method
     tol = float(method.tolerance(xp, B.dtype)) if tol is None else tol
     outcome = outcome_of(inverse, watch, tol, (B,))
+    if not xp.is_traced(outcome.status) and may_refine(inverse, B, tol, outcome):
+        outcome = refine_in_double(inverse, B, outcome.X, tol, outcome)[1]
     info = described(
         xp, outcome, method, watch._replace(vector=False), inverse.preconditioner is not None
     )
