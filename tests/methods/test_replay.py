@@ -63,7 +63,8 @@ def diagonal(largest: float = 1e6) -> Any:
 def run(xp: Any, method: Any, multiply: Any, columns: int = 1, **options: Any) -> Outcome:
     B = torch.as_tensor(np.random.default_rng(0).normal(size=(N, columns)))
     defaults = {"tol": 1e-10, "max_iters": 5000, "watch": Monitor(record=True)}
-    products = Products(multiply, adjoint=multiply, precondition=options.pop("precondition", None))
+    precondition = options.pop("precondition", None)
+    products = Products(multiply, multiply, precondition, take_vectors=True)
     return method.algorithm(xp, products, B, **defaults | options)
 
 
@@ -97,7 +98,7 @@ def test_replayed_steps_are_those_of_python(
 
 
 def test_the_limit_of_iterations_is_kept(device: Any) -> None:
-    limit = RECORD_AFTER + 3 * LOOK_EVERY + 5
+    limit = RECORD_AFTER + 9 * LOOK_EVERY + 5
     found = run(device.xp, co.CG(), diagonal(), max_iters=limit)
     assert device.recorder.replays > 0
     assert found.iterations.tolist() == [limit]
@@ -131,7 +132,7 @@ def test_an_indefinite_operator_shows_in_replayed_steps(device: Any) -> None:
     b[0] = 1e-9
     multiply = lambda X: (d if X.ndim == 1 else d[:, None]) * X
     options = {"tol": 1e-12, "max_iters": 20_000, "watch": Monitor()}
-    found = co.CG().algorithm(device.xp, Products(multiply), b, **options)
+    found = co.CG().algorithm(device.xp, Products(multiply, take_vectors=True), b, **options)
     assert device.recorder.replays > 0
     assert found.status.item() == int(co.Status.NOT_POSITIVE_DEFINITE)
     assert torch.isfinite(found.X).all()

@@ -76,3 +76,29 @@ class Device(Single):
 
     def reached(self, code: int, size: Any) -> int:
         return code
+
+
+class Vector(Columns):
+    """One vector on a device, for recurrences that mask what a column that has ended would do: a
+    block of one column costs twice as much there."""
+
+    def __init__(self, xp: Any, dtype: Any, tol: float = 0.0, goal: Any = None):
+        super().__init__(xp, dtype, tol, goal[0], waits=True, in_place=True, axis=-1)
+        self._inner = None
+
+    def own(self, X: Array) -> Array:
+        return self.xp.copy(X[:, 0] if X.ndim == 2 else X)
+
+    over = copy = own
+
+    def solution(self, state: Any) -> Array:
+        return state.x[:, None]
+
+    def number(self, a: Array) -> Any:
+        return a[0]
+
+    def codes(self, codes: Array) -> Any:
+        return codes[0]
+
+    def array(self, a: Any, like: Array) -> Array:
+        return self.xp.reshape(a, like.shape)

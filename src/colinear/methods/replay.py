@@ -1,10 +1,10 @@
 """Steps of a recurrence that a device replays: of short steps most of the time is Python's, which
 launches them one operation after the other.
 
-A recurrence that has run for a while is recorded, `LOOK_EVERY` steps from one look at the device to
-the next, and replayed from there. A recording is trusted only where its steps come to what the same
-steps came to when Python made them. (What a product does beside its launches, such as counting its
-calls, is not repeated.)
+A recurrence that has run for a while is recorded, some steps of it, and replayed from there from one
+look at the device to the next; looks become rarer as it goes on. A recording is trusted only where
+its steps come to what the same steps came to when Python made them. (What a product does beside its
+launches, such as counting its calls, is not repeated.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Any
 from .vectors import LOOK_EVERY, RUNNING
 
 RECORD_AFTER = LOOK_EVERY  # steps: a recording takes as long as some twenty of them
+RECORDED = LOOK_EVERY // 2  # steps: a recurrence whose vectors change places copies them at the end
 COMPARED = 4  # steps
+RAREST = 4  # times `LOOK_EVERY` steps between two looks, and at most a fourth of those made
 AGREEMENT = 1e-2  # of |r|^2 from step to step, which sums in another order change a little
 
 
@@ -32,12 +34,13 @@ class Replay:
         self._state: Any = None  # whose arrays the recording writes over
 
     def advance(self, state: Any, made: Any, done: int, room: int) -> tuple[Any, Any, Any]:
-        """The state after one step or `LOOK_EVERY`, at most `room`; of each column how many were
-        made, and |r|^2 after each step. `done` steps were made before."""
+        """The state after one step or several, at most `room`; of each column how many were made,
+        and |r|^2 after each step. `done` steps were made before."""
         if room < LOOK_EVERY or done < RECORD_AFTER or not self.ops.looks_after(done):
             return self._advance_once(state, made, is_watched=done == RECORD_AFTER - 1)
         if self._replay is not None:
-            return self._replayed(made)
+            looks = min(RAREST, room // LOOK_EVERY, max(1, done // (4 * LOOK_EVERY)))
+            return self._replayed(made, looks * LOOK_EVERY)
         if not self._is_fit:
             return self._advance_once(state, made)
         self._is_fit = False  # there is one recording
@@ -67,7 +70,7 @@ class Replay:
 
         def steps(*arrays: Any) -> list[Any]:
             start, begun = _joined(state, ops, names, arrays, made)
-            end, counted, sizes = self._advance(start, begun, LOOK_EVERY)
+            end, counted, sizes = self._advance(start, begun, RECORDED)
             ends, found, others_at_end = _split(xp, end, ops, counted)
             if ends != names or others_at_end != others:
                 raise RuntimeError("a step changes what is no array")
@@ -85,15 +88,18 @@ class Replay:
             return state, made, sizes
         self._replay = replay
         self._state, made = _joined(state, ops, names, own, begun)
-        return self._state, self._counted(made), found
+        state, made, sizes = self._replayed(made, LOOK_EVERY - RECORDED)
+        return state, _plus(xp, made, RECORDED), xp.concat([found, sizes], axis=0)
 
-    def _replayed(self, made: Any) -> Any:
-        (sizes,) = self._replay()
-        return self._state, self._counted(made), sizes
+    def _replayed(self, made: Any, count: int) -> Any:
+        """So many steps, by the recording."""
+        sizes = [self._replay()[0] for _ in range(count // RECORDED)]
+        return self._state, _plus(self.xp, made, count), self.xp.concat(sizes, axis=0)
 
-    def _counted(self, made: Any) -> Any:
-        """The count of columns after a replay, which changes it where it is an array."""
-        return made if isinstance(made, self.xp.array_types) else made + LOOK_EVERY
+
+def _plus(xp: Any, made: Any, count: int) -> Any:
+    """The steps of columns after so many that were replayed: an array is changed by the replay."""
+    return made if isinstance(made, xp.array_types) else made + count
 
 
 def _split(xp: Any, state: Any, ops: Any, made: Any) -> tuple[list[Any], list[Any], dict]:

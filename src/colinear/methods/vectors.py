@@ -239,6 +239,8 @@ class Columns:
     def xpby(self, x: Array, b: Any, y: Array) -> Array:
         """x + b y, written over y."""
         if self.in_place:
+            if self.xp.name == "torch":
+                return self.xp.xpby(x, self._beside(b, y), y)  # in one pass
             y *= self._beside(b, y)
             y += x
             return y
