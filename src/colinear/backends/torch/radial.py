@@ -18,7 +18,7 @@ import importlib.util
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._C import _functorch
@@ -27,7 +27,7 @@ from .arrays import float32, float64, result_type
 from .control import checkpoint
 from .profiles import Profiles, translated
 
-MOST_COORDINATES = 256  # of points, of which a tile fits on a multiprocessor
+MOST_COORDINATES = 128  # of points, of which a tile fits on a multiprocessor
 FEW_COORDINATES = 8  # up to which differences are as quick as a product of matrices
 MOST_COLUMNS = 64  # of V that one program multiplies
 PROGRAMS_EACH = 8  # for each multiprocessor, so that none waits for the last
@@ -202,7 +202,8 @@ def product(fused: Fused, X: Any, Y: Any, V: Any, shape: tuple) -> Any:
 
 def _product(fused: Fused, X: Any, Y: Any, V: Any, shape: tuple) -> Any:
     m, n, width = X.shape[0], Y.shape[0], V.shape[1]
-    launch = _Launch(fused, X, Y, width, shape)
+    tile = tile_of_product(X.shape[1], width, X.dtype is float64)
+    launch = _Launch(fused, X, Y, width, shape, tile)
     options, padded = launch.options, launch.options["WIDTH"]
     out, v_parts = V.new_empty(launch.shares, m, width), V
     if padded > 1:
@@ -271,7 +272,8 @@ def _slopes(
     sums = moments = 0
     for left, right in zip(W.split(MOST_COLUMNS, dim=1), V.split(MOST_COLUMNS, dim=1)):
         width = left.shape[1]
-        launch = _Launch(fused, X, Y, max(2, width), shape)
+        tile = tile_of_slopes(d, X.dtype is float64)
+        launch = _Launch(fused, X, Y, max(2, width), shape, tile)
         more = X.new_empty(launch.shares, m)
         moved = X.new_empty(launch.shares, m, d) if has_moments else more
         pair = left.contiguous(), right.contiguous()
@@ -286,12 +288,11 @@ def _slopes(
 class _Launch:
     """How a program is started for these points: its tiles, and how many share the columns."""
 
-    def __init__(self, fused: Fused, X: Any, Y: Any, width: int, shape: tuple):
+    def __init__(self, fused: Fused, X: Any, Y: Any, width: int, shape: tuple, tile: Tile):
         m, n, d = X.shape[0], Y.shape[0], X.shape[1]
         double = X.dtype is float64
         self.device = X.device
-        rows, columns, warps, stages = tiles(d, width, double)
-        tiles_of_rows = -(-m // rows)
+        tiles_of_rows = -(-m // tile.rows)
         wanted = -(-PROGRAMS_EACH * _multiprocessors(X.device) // tiles_of_rows)
         share = -(-n // min(wanted, -(-n // LEAST_SHARE)))
         self.share = -(-share // LEAST_SHARE) * LEAST_SHARE
@@ -307,10 +308,10 @@ class _Launch:
             "WIDTH": 1 if width == 1 else max(16, 1 << (width - 1).bit_length()),
             "BY_PRODUCT": not double and d > FEW_COORDINATES,
             "PRECISION": fused.precision,
-            "ROWS": rows,
-            "COLUMNS": columns,
-            "num_warps": warps,
-            "num_stages": stages,
+            "ROWS": tile.rows,
+            "COLUMNS": tile.columns,
+            "num_warps": tile.warps,
+            "num_stages": tile.stages,
         }
 
     def __call__(self, name: str, points: tuple, *arguments: Any, **options: Any) -> None:
@@ -325,12 +326,26 @@ class _Launch:
             )
 
 
-def tiles(d: int, width: int, double: bool) -> tuple[int, int, int, int]:
-    """Rows and columns of a tile, the warps that compute it, and how many tiles ahead are loaded, as
-    measured on an H200."""
-    if double or d > 64:
-        return 64, 32, 4, 2
-    return 64, 64, 4, 2
+class Tile(NamedTuple):
+    """What one program computes at a time: rows and columns, with so many warps, so many tiles of
+    columns loaded ahead. The figures are the best of those measured on an H200."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+def tile_of_product(d: int, width: int, double: bool) -> Tile:
+    if double:
+        return Tile(64, 32, 4, 2)
+    if d > 64:
+        return Tile(128, 32, 8, 2)
+    return Tile(64, 128, 4, 2) if width == 1 else Tile(64, 64, 4, 3)
+
+
+def tile_of_slopes(d: int, double: bool) -> Tile:
+    return Tile(128, 32, 8, 1) if d > 64 and not double else Tile(64, 32, 4, 1)
 
 
 @functools.cache

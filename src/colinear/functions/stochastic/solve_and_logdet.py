@@ -18,10 +18,12 @@ from ...methods import CG, SLQ, Auto, Cholesky, Method, fitting
 from ...methods.loop import show
 from ...methods.quadrature import Solved, cg_quadrature
 from ...methods.sampling import DEFAULT_PROBES, standard_error
-from ...operators import LinearOperator
+from ...operators import Diagonal, Identity, Kernel, LinearOperator, ScaledIdentity, Sum
 from ...operators.autograd import make_ready
 from ...operators.context import broadcast_batches
 from ...operators.neutral import placed_beside
+from ...operators.tree import inside_out
+from ...preconditioners import PivotedCholesky
 from ...properties import SELF_ADJOINT
 from ...status import Status, combine
 from ..common import filled, ignore_float_errors, ones_beside, square_size, to_result_dtype
@@ -72,7 +74,7 @@ def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = No
     # the determinant is out of reach: of the matrix as a whole, and by rules
     is_free = isinstance(chosen, Auto) and needs_estimate(A, chosen) and slogdet.find(A).is_base
     if is_free or isinstance(chosen, SLQ):
-        found = SLQ(tol=chosen.tol) if is_free else chosen
+        found = SLQ(tol=chosen.tol, preconditioner=usual(A)) if is_free else chosen
         cost = Cost(50.0 * found.most * A.flops, 48.0 * found.most * A.shape[-1])
         like = lambda: (b, filled(A, 0.0, *A.batch_shape))
         why = "conjugate gradients with random vectors"
@@ -105,6 +107,19 @@ def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = No
 solve_and_logdet = function(
     "solve_and_logdet", base=solution_and_logarithm, examples={"b": ones_beside}, rewrites=inv
 )
+
+
+USUAL_RANK = 100  # of the preconditioner of a kernel
+
+
+def usual(A: LinearOperator) -> Any:
+    """The preconditioner that `Auto` gives SLQ: of a kernel with noise, whose eigenvalues fall off,
+    by a few of its columns; else none."""
+    terms = A.operands if isinstance(A, Sum) else ()
+    kernels = [term for term in terms if any(isinstance(p, Kernel) for p in inside_out(term))]
+    flat = [term for term in terms if isinstance(term, (Diagonal, ScaledIdentity, Identity))]
+    is_usual = len(kernels) == 1 and len(flat) == 1 and len(terms) == 2
+    return PivotedCholesky(USUAL_RANK) if is_usual and A.shape[-1] > 10 * USUAL_RANK else None
 
 
 # --------------------------------------------------------------------------------------------------
