@@ -23,7 +23,7 @@ import colinear as co
 from colinear import gp
 
 LENGTH, VARIANCE, NOISE = {18: 3.0, 90: 8.0}, 1.0, 0.1
-PROBES, RANK = 20, 100
+PROBES = 20
 
 
 def points(n: int, d: int) -> tuple[Any, Any, str]:
@@ -122,16 +122,11 @@ def gp_rows(rows: list[dict[str, Any]], sizes: Any, repeats: int = 2) -> None:
     print(f"\n{'likelihood + gradient':58}{'seconds':>9}{'loss':>10}{'exact':>10}  steps GiB")
     for n, d in sizes:
         X, y, kind = points(n, d)
-        methods = {
-            f"SLQ({PROBES})": co.SLQ(PROBES),
-            f"SLQ({PROBES}, PivotedCholesky({RANK}))": co.SLQ(
-                PROBES, preconditioner=co.PivotedCholesky(RANK)
-            ),
-            "Auto": None,
-        }
-        if n > 60_000:
-            methods.pop(f"SLQ({PROBES})")
-            methods.pop("Auto")
+        rank = max(100, min(500, n // 100))
+        preconditioned = co.SLQ(PROBES, preconditioner=co.Nystrom(rank))
+        methods = {f"SLQ({PROBES}, Nystrom({rank}))": preconditioned}
+        if n < 20_000:
+            methods |= {f"SLQ({PROBES})": co.SLQ(PROBES), "Auto": None}
         for name, method in methods.items():
             torch.cuda.reset_peak_memory_stats()
 
@@ -145,7 +140,7 @@ def gp_rows(rows: list[dict[str, Any]], sizes: Any, repeats: int = 2) -> None:
                 return value.detach(), [t.grad for t in theta], info
 
             value, gradient, info = work()
-            took = seconds(work, repeats) if n < 150_000 else None
+            took = seconds(work, repeats) if n < 20_000 else None
             if took is None:
                 torch.cuda.synchronize()
                 start = time.perf_counter()
@@ -163,7 +158,7 @@ def gp_rows(rows: list[dict[str, Any]], sizes: Any, repeats: int = 2) -> None:
             print(
                 f"n = {n}, {d}; {name} ({kind})".ljust(58)
                 + f"{took:9.3f}{float(value):10.5f}{text:>10}  {info.iterations} {peak:.1f}"
-                + f" {str(info.status)}",
+                + f" {info.status!s}",
                 flush=True,
             )
 
@@ -191,10 +186,8 @@ def train_rows(rows: list[dict[str, Any]], steps: int = 30) -> None:
         print(name, " ".join(f"{t:.2f} s: {v:.4f}" for t, v in trace), flush=True)
 
     raw = torch.zeros(3, device="cuda", requires_grad=True)
-    method = co.SLQ(PROBES, preconditioner=co.PivotedCholesky(RANK))
-    trained(
-        "colinear", [raw], lambda: loss(X, y, raw.exp(), method)[0], lambda: raw.detach().exp()
-    )
+    method = co.SLQ(PROBES, preconditioner=co.Nystrom(100))
+    trained("colinear", [raw], lambda: loss(X, y, raw.exp(), method)[0], lambda: raw.detach().exp())
     try:
         import gpytorch
     except ImportError:
@@ -215,7 +208,7 @@ def train_rows(rows: list[dict[str, Any]], steps: int = 30) -> None:
     marginal = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
     model.train()
     likelihood.train()
-    with warnings.catch_warnings(), gpytorch.settings.max_preconditioner_size(RANK):
+    with warnings.catch_warnings(), gpytorch.settings.max_preconditioner_size(100):
         warnings.simplefilter("ignore")
         with gpytorch.settings.num_trace_samples(PROBES):
             trained(
