@@ -133,7 +133,7 @@ def test_programs_and_their_derivatives_are_those_of_blocks(name, dtype, columns
 
     found = values(dtype)
     monkeypatch.setattr(radial, "is_fused", lambda X: False)
-    tol = 3e-6 if dtype is torch.float32 else 1e-13
+    tol = 3e-5 if dtype is torch.float32 else 1e-13  # numbers are sums that cancel
     for x, expected in zip(found, values(torch.float64), strict=True):
         assert (x - expected).norm() <= tol * expected.norm() + tol
 

@@ -51,9 +51,16 @@ def values(name, dtype, m, n, d, width, k=None):
     return K, [product.detach(), (K.T @ W).detach(), *gradients]
 
 
-@each
-@pytest.mark.parametrize("d", [3, 18, 90])
-@pytest.mark.parametrize(("m", "n", "width"), [(1000, None, 1), (700, 1100, 5), (300, 2000, 70)])
+# every shape by one profile, every profile in one shape: each is a program to be compiled
+SHAPES = [
+    ("rbf", m, n, width, d)
+    for m, n, width in ((1000, None, 1), (300, 2000, 70))
+    for d in (3, 18, 90)
+]
+SHAPES += [(name, 700, 1100, 5, 18) for name in KERNELS]
+
+
+@pytest.mark.parametrize(("name", "m", "n", "width", "d"), SHAPES)
 def test_products_and_derivatives_are_those_of_float64(name, m, n, width, d):
     K, found = values(name, torch.float32, m, n, d, width)
     assert K.how == "fused, no entry is written"

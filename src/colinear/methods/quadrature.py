@@ -293,6 +293,7 @@ def _eigenpairs(xp: Any, alpha: Array, beta: Array, after: Any) -> tuple[Array, 
 
 REFINEMENTS = 3  # of a solution whose true residual is not what the recurrence says
 QUICK_ROWS = 30_000  # of a matrix on a device, with which a product is as quick as a look
+QUICK_STEPS = 4  # of these, between two looks
 
 
 ROUNDING = 8.0  # times eps |A| |x|, that a product A x may be wrong by
@@ -348,7 +349,8 @@ def cg_quadrature(
     goal, in_place = (SAFETY * tol * size) ** 2, not xp.is_traced(B) or xp.is_functional
     # Where a product is no longer than a look at the values, a look for several of them
     waits = in_place and xp.is_on_device(B) and B.shape[-2] <= QUICK_ROWS
-    ops = Columns(xp, B.dtype, goal=goal, in_place=in_place, waits=waits)
+    ops = Columns(xp, B.dtype, goal=goal, in_place=in_place)
+    ops.every = QUICK_STEPS if waits else 1
     empty = zeros_like(xp, size, (rows, *size.shape))
 
     def step(ops: Columns, s: QuadratureState) -> QuadratureState:

@@ -216,6 +216,7 @@ class Points(NamedTuple):
     far: Any
     x_parts: Any
     y_parts: Any
+    is_far: bool | None = None  # `far`, where the host knows it
 
     @classmethod
     def of(cls, fused: Fused, X: Any, Y: Any) -> Points:
@@ -229,10 +230,14 @@ class Points(NamedTuple):
 
     @classmethod
     def kept(cls, fused: Fused, X: Any, Y: Any) -> Points:
-        """Those of a product that is made again and again."""
-        if X.dtype not in fused.kept:
-            fused.kept[X.dtype] = cls.of(fused, X, Y)
-        return fused.kept[X.dtype]
+        """Those of a product that is made again and again: from the second one on the host knows
+        whether any are far."""
+        found = fused.kept.get(X.dtype)
+        if found is None:
+            found = fused.kept[X.dtype] = cls.of(fused, X, Y)
+        elif found.is_far is None:
+            found = fused.kept[X.dtype] = found._replace(is_far=bool(found.far))
+        return found
 
 
 def is_by_product(X: Any) -> bool:
@@ -249,11 +254,15 @@ def _product(fused: Fused, points: Points, V: Any, shape: tuple) -> Any:
     if padded > 1:
         v_parts = V.new_zeros(2, padded, n)
         v_parts[:, :width] = _parts(V.mT)
-    # of two programs one finds nothing to do: which one, the host need not know
-    guards = [0] if not launch.options["BY_PRODUCT"] else [0, 1] if fused.is_smooth else [2]
+    if not launch.options["BY_PRODUCT"]:
+        guards = [0]
+    elif not fused.is_smooth:
+        guards = [2]
+    else:  # of two programs one finds nothing to do: which one, the host need not know
+        guards = [0, 1] if points.is_far is None else [int(points.is_far)]
     for guard in guards:
         launch(
-            "product", points[:4], V.contiguous(), launch.parameters, *points[4:], v_parts, out,
+            "product", points[:4], V.contiguous(), launch.parameters, *points[4:7], v_parts, out,
             m, n, width, PROFILE=fused.programs.value, GUARDED=guard,
         )  # fmt: skip
     return out[0] if launch.shares == 1 else out.sum(0)
