@@ -56,6 +56,11 @@ class Radial(NamedTuple):
         X, *rest = (P / length for P in points)
         return X, rest[0] if rest else None, variance, shape
 
+    def diagonal(self, X: Any, *parameters: Any) -> Array:
+        """The covariances of points with themselves, v φ(0)."""
+        X, _, variance, shape = self.placed(X, None, *parameters)
+        return variance * self.profile(0 * X[..., 0], *shape)
+
     def matrix(self, X: Any, Y: Any, *parameters: Any) -> Array:
         """The matrix of the covariance."""
         X, Y, variance, shape = self.placed(X, Y, *parameters)

@@ -18,7 +18,7 @@ import importlib.util
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._C import _functorch
@@ -27,7 +27,7 @@ from .arrays import float32, float64, result_type
 from .control import checkpoint
 from .profiles import Profiles, translated
 
-MOST_COORDINATES = 256  # of points, of which a tile fits on a multiprocessor
+MOST_COORDINATES = 128  # of points, of which a tile fits on a multiprocessor
 FEW_COORDINATES = 8  # up to which differences are as quick as a product of matrices
 MOST_COLUMNS = 64  # of V that one program multiplies
 PROGRAMS_EACH = 8  # for each multiprocessor, so that none waits for the last
@@ -63,6 +63,8 @@ def radial_product(form: Any, X: Any, Y: Any, parameters: tuple) -> Callable | N
     if translated(form.profile, float32, len(shape)) is None:
         return None
 
+    kept: dict[Any, Any] = {}  # points made ready, as long as this function is there
+
     def multiply(V: Any) -> Any:
         if V.is_complex():
             return torch.complex(multiply(V.real), multiply(V.imag))
@@ -76,7 +78,7 @@ def radial_product(form: Any, X: Any, Y: Any, parameters: tuple) -> Callable | N
         ]
         profiles = translated(form.profile, dtype, len(shape))
         precision = "half" if result.itemsize == 2 else "ieee" if dtype is float64 else "tf32x3"
-        fused = Fused(form.profile, profiles, precision, form.is_smooth)
+        fused = Fused(form.profile, profiles, precision, form.is_smooth, kept)
         others = None if Y is None else Y.to(dtype)
         found = _Product.apply(fused, X.to(dtype), others, V.to(dtype), *own)
         return (factor * found).to(result)
@@ -122,6 +124,7 @@ class Fused:
     programs: Profiles
     precision: str
     is_smooth: bool  # whether φ has a derivative at 0, so that rounding in q is not magnified
+    kept: dict[Any, Any]
 
 
 class _Product(torch.autograd.Function):
@@ -129,7 +132,8 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(fused: Fused, X: Any, Y: Any, V: Any, *shape: Any) -> Any:
-        return product(fused, X, X if Y is None else Y, V, shape)
+        Y = X if Y is None else Y
+        return product(fused, X, Y, V, shape, Points.kept(fused, X, Y))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
@@ -192,32 +196,73 @@ def by_blocks(profile: Callable, X: Any, Y: Any, V: Any, *shape: Any) -> Any:
 # --------------------------------------------------------------------------------------------------
 
 
-def product(fused: Fused, X: Any, Y: Any, V: Any, shape: tuple) -> Any:
+def product(
+    fused: Fused, X: Any, Y: Any, V: Any, shape: tuple, points: Points | None = None
+) -> Any:
     """K V, of V (n, k)."""
-    found = [
-        _product(fused, X, Y, part.contiguous(), shape) for part in V.split(MOST_COLUMNS, dim=1)
-    ]
+    points = points or Points.of(fused, X, Y)
+    found = [_product(fused, points, part, shape) for part in V.split(MOST_COLUMNS, dim=1)]
     return found[0] if len(found) == 1 else torch.cat(found, dim=1)
 
 
-def _product(fused: Fused, X: Any, Y: Any, V: Any, shape: tuple) -> Any:
-    m, n, width = X.shape[0], Y.shape[0], V.shape[1]
-    launch = _Launch(fused, X, Y, width, shape)
-    options, padded = launch.options, launch.options["WIDTH"]
+class Points(NamedTuple):
+    """Points as the programs take them: coordinates in rows, squares, whether some are far from the
+    origin, and, where they are multiplied as matrices, parts that TF32 holds."""
+
+    x: Any
+    y: Any
+    xx: Any
+    yy: Any
+    far: Any
+    x_parts: Any
+    y_parts: Any
+    is_far: bool | None = None  # `far`, where the host knows it
+
+    @classmethod
+    def of(cls, fused: Fused, X: Any, Y: Any) -> Points:
+        x, y = X.mT.contiguous(), Y.mT.contiguous()
+        xx, yy = (x * x).sum(0), (y * y).sum(0)
+        far = (xx.max() + yy.max() > NEAR).to(torch.int32)
+        parts = (xx, yy)
+        if is_by_product(X):
+            parts = _padded(X), _padded(Y)
+        return cls(x, y, xx, yy, far, *parts)
+
+    @classmethod
+    def kept(cls, fused: Fused, X: Any, Y: Any) -> Points:
+        """Those of a product that is made again and again: from the second one on the host knows
+        whether any are far."""
+        found = fused.kept.get(X.dtype)
+        if found is None:
+            found = fused.kept[X.dtype] = cls.of(fused, X, Y)
+        elif found.is_far is None:
+            found = fused.kept[X.dtype] = found._replace(is_far=bool(found.far))
+        return found
+
+
+def is_by_product(X: Any) -> bool:
+    """Whether distances are made of products of points, not of differences."""
+    return X.dtype is not float64 and X.shape[1] > FEW_COORDINATES
+
+
+def _product(fused: Fused, points: Points, V: Any, shape: tuple) -> Any:
+    (d, m), n, width = points.x.shape, points.y.shape[1], V.shape[1]
+    tile = tile_of_product(d, width, V.dtype is float64)
+    launch = _Launch(fused, points, width, shape, tile)
+    padded = launch.options["WIDTH"]
     out, v_parts = V.new_empty(launch.shares, m, width), V
     if padded > 1:
         v_parts = V.new_zeros(2, padded, n)
         v_parts[:, :width] = _parts(V.mT)
-    x_parts = y_parts = far = out
-    guards = [0]
-    if options["BY_PRODUCT"]:
-        x_parts, y_parts = (_padded(P, options["D_PADDED"]) for P in (X, Y))
-        far = (launch.points[2].max() + launch.points[3].max() > NEAR).to(torch.int32)
-        # one of two programs finds nothing to do: which one, the host need not know
-        guards = [0, 1] if fused.is_smooth else [2]
+    if not launch.options["BY_PRODUCT"]:
+        guards = [0]
+    elif not fused.is_smooth:
+        guards = [2]
+    else:  # of two programs one finds nothing to do: which one, the host need not know
+        guards = [0, 1] if points.is_far is None else [int(points.is_far)]
     for guard in guards:
         launch(
-            "product", launch.points, V, launch.parameters, far, x_parts, y_parts, v_parts, out,
+            "product", points[:4], V.contiguous(), launch.parameters, *points[4:7], v_parts, out,
             m, n, width, PROFILE=fused.programs.value, GUARDED=guard,
         )  # fmt: skip
     return out[0] if launch.shares == 1 else out.sum(0)
@@ -231,9 +276,9 @@ def _parts(X: Any) -> Any:
     return torch.stack([high, X - high])
 
 
-def _padded(X: Any, width: int) -> Any:
-    """The parts of points, with zeros up to this many coordinates."""
-    out = X.new_zeros(2, X.shape[0], width)
+def _padded(X: Any) -> Any:
+    """The parts of points, with zeros up to a power of two of coordinates."""
+    out = X.new_zeros(2, X.shape[0], power_of_two(X.shape[1]))
     out[..., : X.shape[1]] = _parts(X)
     return out
 
@@ -268,15 +313,16 @@ def _slopes(
 ) -> tuple[Any, Any]:
     """Σ_j S_ij and Σ_j S_ij y_j, S = (W V^T) ∘ ψ, of another profile ψ."""
     (m, d), n = X.shape, Y.shape[0]
-    sums = moments = 0
+    points, sums, moments = Points.of(fused, X, Y), 0, 0
     for left, right in zip(W.split(MOST_COLUMNS, dim=1), V.split(MOST_COLUMNS, dim=1)):
         width = left.shape[1]
-        launch = _Launch(fused, X, Y, max(2, width), shape)
+        tile = tile_of_slopes(d, X.dtype is float64)
+        launch = _Launch(fused, points, max(2, width), shape, tile)
         more = X.new_empty(launch.shares, m)
         moved = X.new_empty(launch.shares, m, d) if has_moments else more
         pair = left.contiguous(), right.contiguous()
         launch(
-            "slopes", launch.points, *pair, launch.parameters, more, moved, m, n, width,
+            "slopes", points[:4], *pair, launch.parameters, more, moved, m, n, width,
             PROFILE=program, HAS_MOMENTS=has_moments,
         )  # fmt: skip
         sums, moments = sums + more.sum(0), moments + moved.sum(0)
@@ -286,31 +332,26 @@ def _slopes(
 class _Launch:
     """How a program is started for these points: its tiles, and how many share the columns."""
 
-    def __init__(self, fused: Fused, X: Any, Y: Any, width: int, shape: tuple):
-        m, n, d = X.shape[0], Y.shape[0], X.shape[1]
-        double = X.dtype is float64
-        self.device = X.device
-        rows, columns, warps, stages = tiles(d, width, double)
-        tiles_of_rows = -(-m // rows)
-        wanted = -(-PROGRAMS_EACH * _multiprocessors(X.device) // tiles_of_rows)
+    def __init__(self, fused: Fused, points: Points, width: int, shape: tuple, tile: Tile):
+        (d, m), n, x = points.x.shape, points.y.shape[1], points.x
+        self.device = x.device
+        tiles_of_rows = -(-m // tile.rows)
+        wanted = -(-PROGRAMS_EACH * _multiprocessors(x.device) // tiles_of_rows)
         share = -(-n // min(wanted, -(-n // LEAST_SHARE)))
         self.share = -(-share // LEAST_SHARE) * LEAST_SHARE
         self.shares = -(-n // self.share)
         self.grid = tiles_of_rows, self.shares
-        # coordinates in rows, so that neighbours lie side by side
-        x, y = X.mT.contiguous(), Y.mT.contiguous()
-        self.points = (x, y, (x * x).sum(0), (y * y).sum(0))
         self.parameters = torch.stack(shape) if shape else x.new_zeros(1)
         self.options = {
             "D": d,
-            "D_PADDED": max(16, 1 << (d - 1).bit_length()),
-            "WIDTH": 1 if width == 1 else max(16, 1 << (width - 1).bit_length()),
-            "BY_PRODUCT": not double and d > FEW_COORDINATES,
+            "D_PADDED": power_of_two(d),
+            "WIDTH": 1 if width == 1 else power_of_two(width),
+            "BY_PRODUCT": is_by_product(x.mT),
             "PRECISION": fused.precision,
-            "ROWS": rows,
-            "COLUMNS": columns,
-            "num_warps": warps,
-            "num_stages": stages,
+            "ROWS": tile.rows,
+            "COLUMNS": tile.columns,
+            "num_warps": tile.warps,
+            "num_stages": tile.stages,
         }
 
     def __call__(self, name: str, points: tuple, *arguments: Any, **options: Any) -> None:
@@ -325,12 +366,31 @@ class _Launch:
             )
 
 
-def tiles(d: int, width: int, double: bool) -> tuple[int, int, int, int]:
-    """Rows and columns of a tile, the warps that compute it, and how many tiles ahead are loaded, as
-    measured on an H200."""
-    if double or d > 64:
-        return 64, 32, 4, 2
-    return 64, 64, 4, 2
+def power_of_two(size: int) -> int:
+    """The next one, 16 at least: sides of the tiles that are multiplied as matrices."""
+    return max(16, 1 << (size - 1).bit_length())
+
+
+class Tile(NamedTuple):
+    """What one program computes at a time: rows and columns, with so many warps, so many tiles of
+    columns loaded ahead. The figures are the best of those measured on an H200."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+def tile_of_product(d: int, width: int, double: bool) -> Tile:
+    if double:
+        return Tile(64, 32, 4, 2)
+    if d > 64:
+        return Tile(128, 32, 8, 2)
+    return Tile(64, 128, 4, 2) if width == 1 else Tile(64, 64, 4, 3)
+
+
+def tile_of_slopes(d: int, double: bool) -> Tile:
+    return Tile(128, 32, 8, 1) if d > 64 and not double else Tile(64, 32, 4, 1)
 
 
 @functools.cache

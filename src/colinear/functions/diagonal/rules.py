@@ -179,11 +179,15 @@ def diag_sparse(A: Any, method: Any) -> Array:
 
 @rule(diag, Kernel)
 def diag_kernel(A: Any, method: Any) -> Array:
-    """diag(K)_i = k(x_i, y_i), in blocks of points"""
+    """diag(K)_i = k(x_i, y_i), in blocks of points; v φ(0) where k is one of the distance"""
     fitting("diag", method)
     xp, batch, size = A.xp, A.batch_shape, smaller_side(A)
     if 0 in (size, *batch):
         return zero_diagonal(A)
+    radial = getattr(A.k, "radial", None)
+    if radial is not None and A.Y is None and not batch:
+        found = xp.astype(radial.diagonal(A.X, *A.parameters), A.dtype)
+        return xp.reshape(found, (size,))
     if A._is_tiled:
         rows, columns = A._points()
         runs = (slice(i, min(i + POINTS, size)) for i in range(0, size, POINTS))

@@ -28,6 +28,7 @@ from ...operators import (
 )
 from ...operators.autograd import make_ready
 from ...operators.context import check_device
+from ...operators.kernel import how_kernels_multiply
 from ...operators.shown import with_symmetry_of_entries
 from ...operators.sparse_algebra import ask
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
@@ -290,7 +291,7 @@ def iterate(
 
     def why() -> str:
         ready = make_ready(A, is_planned=True)
-        stored = "" if ready is A else " with the kernels stored"
+        stored = how_kernels_multiply(A) if ready is A else " with the kernels stored"
         count = f"at {ready.flops:.2g} flop a product{stored}, {products()} products or so"
         return (
             f"asked for; {count}, at most {method.iterations(m, n)} iterations; "

@@ -86,6 +86,7 @@ def products_cost(
 
 
 KERNEL_SLOWNESS = 20.0  # of the flops that are counted for a kernel, beside sums of vectors
+FUSED_SPEED = 10.0  # of these, where no entry is written, beside a factorisation
 
 
 def product_rate(A: LinearOperator) -> float:
@@ -102,7 +103,8 @@ def product_rate(A: LinearOperator) -> float:
         elif isinstance(part, Circulant | Convolution | Toeplitz):
             rate = rates.fourier
         elif isinstance(part, Kernel):
-            rate = rates.vector / KERNEL_SLOWNESS
+            is_fused = part._fused() is not None
+            rate = rates.dense * FUSED_SPEED if is_fused else rates.vector / KERNEL_SLOWNESS
         elif is_kronecker and isinstance(part, Dense):  # which multiplies matrices
             rate = max(rate, part.flops / rates.factor(part.flops, part.shape[-1]))
         flops, seconds = flops + part.flops, seconds + part.flops / rate
