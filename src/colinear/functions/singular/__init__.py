@@ -22,7 +22,6 @@ from ..common import (
     MARGIN,
     dense,
     filled,
-    first_columns,
     identity_like,
     ignore_float_errors,
     is_square,
@@ -34,6 +33,7 @@ from ..common import (
     values_are_seen,
 )
 from ..diagonal import BLOCK, by_columns
+from ..orthonormal import first_columns
 from ..solve.cost import is_too_large, lapack_cost
 from ..solve.inverse import column_norms, inv, squares
 from ..spectrum.order import checked_count, is_affordable

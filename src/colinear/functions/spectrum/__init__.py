@@ -27,7 +27,6 @@ from ...status import Status, first_failure, is_unseen
 from ..common import (
     dense,
     filled,
-    first_columns,
     identity_like,
     ignore_float_errors,
     in_context,
@@ -38,6 +37,7 @@ from ..common import (
     square_size,
     to_result_dtype,
 )
+from ..orthonormal import first_columns
 from .iterate import iterative_pairs
 from .order import (
     Asked,

@@ -32,7 +32,6 @@ from ...operators.tree import index_or_array
 from ...operators.unitary import pad_end
 from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL, Stiefel
 from ..common import (
-    first_columns,
     ignore_float_errors,
     is_stored,
     outer,
@@ -40,6 +39,7 @@ from ..common import (
     to_result_dtype,
     values_are_seen,
 )
+from ..orthonormal import first_columns
 from ..solve.cost import lapack_cost, largest_dense, products_cost
 from .shift_invert import is_cheap, suits_jacobi
 
