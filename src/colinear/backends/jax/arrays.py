@@ -148,6 +148,11 @@ def device_memory(device: Any) -> float:
     return float((device.memory_stats() or {}).get("bytes_limit", "inf"))
 
 
+def device_name(device: Any) -> str:
+    """What a device is called, empty where that is not known."""
+    return str(getattr(device, "device_kind", ""))
+
+
 def to_device(x: Any, device: Any) -> jax.Array:
     if device is None:
         return x

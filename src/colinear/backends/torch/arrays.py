@@ -185,6 +185,12 @@ def device_memory(device: Any) -> float:
     return float(torch.cuda.get_device_properties(device).total_memory if is_cuda else "inf")
 
 
+def device_name(device: Any) -> str:
+    """What a device is called, empty where that is not known."""
+    is_cuda = torch.device(device).type == "cuda"
+    return str(torch.cuda.get_device_name(device)) if is_cuda else ""
+
+
 def to_device(x: Any, device: Any) -> torch.Tensor:
     return x if device is None else x.to(device)
 
