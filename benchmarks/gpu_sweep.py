@@ -24,7 +24,9 @@ PATIENCE = 12  # seconds for a case
 LAUNCH_AND_WAIT = 32e-6  # seconds, on an H200: 11 for a launch, 21 for a wait
 
 # Why a case takes longer than LIMIT times its flops and bytes.
-PYTHON = "some twenty to a hundred launches from Python, at 5 to 10 us each; the work itself is shorter"
+PYTHON = (
+    "some twenty to a hundred launches from Python, at 5 to 10 us each; the work itself is shorter"
+)
 HOST = "runs on the host: LAPACK's elimination in a band is a recurrence, which a device makes one row at a time"
 SPECTRUM = "cuSOLVER's eigenvalues and singular values, which reach a few per cent of the rate of a product"
 STEPS = "an iteration: its steps are not in the count, which is that of one product"
@@ -53,22 +55,41 @@ def cases(torch: Any, device: Any, scale: int) -> dict[str, tuple[Callable[..., 
     one = scipy.sparse.eye_array(m)
     grid = scipy.sparse.csr_array(scipy.sparse.kron(line, one) + scipy.sparse.kron(one, line))
     S = co.PSD(co.Sparse(grid.astype(np.float32)).to(backend="torch", device=device))
-    uneven = scipy.sparse.csr_array(grid + scipy.sparse.diags_array(np.random.default_rng(0).random(m * m)))
+    uneven = scipy.sparse.csr_array(
+        grid + scipy.sparse.diags_array(np.random.default_rng(0).random(m * m))
+    )
     R = co.PD(co.Sparse(uneven.astype(np.float32)).to(backend="torch", device=device))
     D, K = co.Diagonal(e), co.Kronecker(P, Q)
     T = co.Tridiagonal(-ones[1:], 3 * ones, -ones[1:])
     B = co.Banded([ones[2:], -ones[1:], 6 * ones, -ones[1:]], [-2, -1, 0, 1])
     lag = torch.arange(n, device=device)
     C = co.Circulant(torch.exp(-lag.minimum(n - lag) / 3.0))
-    F = co.Convolution(normal(3, 3) / 20 + torch.nn.functional.pad(torch.ones(1, 1, device=device), (1, 1, 1, 1)), (m, m), "wrap", centered=True)
+    F = co.Convolution(
+        normal(3, 3) / 20 + torch.nn.functional.pad(torch.ones(1, 1, device=device), (1, 1, 1, 1)),
+        (m, m),
+        "wrap",
+        centered=True,
+    )
     L = co.LowRank(U) + D
     X, Y, V = co.Dense(well(d)), co.PSD(spd(d)), normal(d, d // 8)
     c = normal(d)
     G = co.BlockDiag(P, W, Q)
     q = normal(3 * m)
-    batch, right = co.PSD(co.Dense(normal(16384 // scale, 64, 4) @ normal(16384 // scale, 4, 64) * 0 + torch.eye(64, device=device) * 2)), normal(16384 // scale, 64, 1)
+    batch, right = (
+        co.PSD(
+            co.Dense(
+                normal(16384 // scale, 64, 4) @ normal(16384 // scale, 4, 64) * 0
+                + torch.eye(64, device=device) * 2
+            )
+        ),
+        normal(16384 // scale, 64, 1),
+    )
     t = co.Toeplitz(torch.exp(-lag[: n // 16] / 3.0))
-    k1 = co.Tridiagonal(-torch.ones(m - 1, device=device), 2 * torch.ones(m, device=device), -torch.ones(m - 1, device=device))
+    k1 = co.Tridiagonal(
+        -torch.ones(m - 1, device=device),
+        2 * torch.ones(m, device=device),
+        -torch.ones(m - 1, device=device),
+    )
     apply = lambda f: lambda A, b: f(A) @ b
     return {
         "solve Diagonal": (co.solve, D, b),
@@ -164,7 +185,10 @@ def sweep(scale: int = 1) -> list[dict[str, Any]]:
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    M, x = torch.randn(4096 // scale, 4096 // scale, device=device), torch.randn(2**24 // scale**2, device=device)
+    M, x = (
+        torch.randn(4096 // scale, 4096 // scale, device=device),
+        torch.randn(2**24 // scale**2, device=device),
+    )
     y, k = torch.empty_like(x), 4096 // scale
     flops_a_second = 2 * k**3 / measured(lambda: M @ M, wait, 30)
     bytes_a_second = 20 * 2 * x.nbytes / measured(lambda: [y.copy_(x) for _ in range(20)], wait, 30)
@@ -178,8 +202,15 @@ def sweep(scale: int = 1) -> list[dict[str, Any]]:
         flops = float(A.flops)
         try:
             function = getattr(co, name.split()[0], None)
-            plan = co.explain(function, A) if b is None or function is not co.solve else co.explain(function, A, b)
-            row["rule"], flops = str(plan.rules[-1] if plan.rules else "base"), float(plan.cost.flops)
+            plan = (
+                co.explain(function, A)
+                if b is None or function is not co.solve
+                else co.explain(function, A, b)
+            )
+            row["rule"], flops = (
+                str(plan.rules[-1] if plan.rules else "base"),
+                float(plan.cost.flops),
+            )
         except Exception:
             pass  # not a call that can be planned: one product is counted
         size = sum(leaf.nbytes for leaf in A.arrays()) + (0 if b is None else 2 * b.nbytes)
@@ -195,5 +226,8 @@ def sweep(scale: int = 1) -> list[dict[str, Any]]:
             row["note"] = row["note"] or REASONS.get(name, "NO REASON YET")
         shown = "-" if ratio is None else f"{ratio:.1f}"
         ours = "-" if ratio is None else f"{1e3 * row['seconds']:.3f}"
-        print(f"{name:36}{ours:>12}{1e3 * row['least']:12.3f}{shown:>8}   {row['rule']}  {row['note']}", flush=True)
+        print(
+            f"{name:36}{ours:>12}{1e3 * row['least']:12.3f}{shown:>8}   {row['rule']}  {row['note']}",
+            flush=True,
+        )
     return rows

@@ -167,3 +167,14 @@ def test_unlike_work_is_compared_in_seconds() -> None:
     assert table.sparse < cost.product_rate(dense + sparse) < table.product
     assert cost.product_rate(co.Kronecker(dense, dense)) > 2 * table.product
     assert cost.dense_work(dense).seconds > cost.dense_work(co.PSD(dense)).seconds
+
+
+def test_a_device_is_known_by_its_name(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    xp = co.backends.get("numpy")
+    monkeypatch.setattr(xp, "device_name", lambda device: f"NVIDIA {device} 80GB", raising=False)
+    known, unknown = rates._built_in("numpy", "H100"), rates._built_in("numpy", "T4")
+    assert known is rates.DEVICES["H100"]
+    assert "of an H100" in known.origin
+    assert unknown is rates.BUILT_IN["device"]
+    monkeypatch.setenv("COLINEAR_RATES", "builtin")
+    assert rates._built_in("numpy", "H100") is rates.BUILT_IN["device"]

@@ -67,6 +67,7 @@ class Rates(NamedTuple):
     step: float
     call: float
     date: str = ""  # of the calibration
+    device: str = ""  # whose built-in figures these are, if it is in the table
 
     def factor(self, flops: float, n: float) -> float:
         """The seconds of a dense factorisation of n rows that takes so many flops: of a small one
@@ -78,7 +79,8 @@ class Rates(NamedTuple):
         """Where the figures come from, in words."""
         if self.date:
             return f"times by the rates of this machine, calibrated on {self.date}"
-        return "times by built-in rates; `colinear calibrate` measures this machine"
+        of = f" of an {self.device}" if self.device else ""
+        return f"times by built-in rates{of}; `colinear calibrate` measures this machine"
 
 
 _HOST = Rates(20e9, 5e9, 5e9, 2.5e9, 5e9, 5e9, 1e-7, 30e-6, 20e-6)
@@ -88,6 +90,23 @@ BUILT_IN = {
     "jax": _HOST._replace(sparse=1e9),
     # a step is some ten launches
     "device": Rates(2e12, 2e11, 2e11, 1e11, 5e11, 5e9, 1e-7, 100e-6, 200e-6),
+}
+# By a part of the device's name: measured on an H200 (benchmarks/README.md), scaled by the bandwidth of
+# the others. The steps of an iteration are replayed, which takes some twenty launches without Python.
+DEVICES = {
+    name: Rates(
+        dense=1e13 * compute,
+        product=1e12 * memory,
+        vector=6e11 * memory,
+        sparse=4e11 * memory,
+        fourier=2e12 * memory,
+        elimination=5e9,
+        entry=1e-7,
+        step=40e-6,
+        call=150e-6,
+        device=name,
+    )
+    for name, compute, memory in (("H200", 1.0, 1.0), ("H100", 1.0, 0.7), ("A100", 0.4, 0.4))
 }
 
 
@@ -175,7 +194,8 @@ def calibrate(backend: str = "numpy", device: Any = None) -> Rates:
     for name in MEANINGS:
         if not usual[name] / UNLIKELY < found[name] < usual[name] * UNLIKELY:
             found[name] = usual[name]
-    rates = _MEASURED[key] = Rates(**found | {"date": datetime.date.today().isoformat()})
+    of_today = {"date": datetime.date.today().isoformat(), "device": ""}
+    rates = _MEASURED[key] = Rates(**found | of_today)
     _store(key, rates)
     _KNOWN.clear()
     return rates
@@ -226,7 +246,16 @@ def _rates(backend: str, device: Any) -> Rates:
 
 
 def _built_in(backend: str, device: Any) -> Rates:
-    return BUILT_IN[backend if device is None else "device"]
+    """The figures of the table: those of the device where it is known by its name, unless every
+    machine is to decide alike."""
+    if device is None or _is_fixed():
+        return BUILT_IN[backend if device is None else "device"]
+    try:
+        name = backends.get(backend).device_name(device)
+    except (AttributeError, AssertionError, RuntimeError, ValueError):
+        name = ""
+    known = (rates for part, rates in DEVICES.items() if part in name)
+    return next(known, BUILT_IN["device"])
 
 
 def _memory(backend: str, device: Any, free: bool = False) -> float:
@@ -268,7 +297,7 @@ def _stored() -> dict[str, Rates]:
     try:
         stored = json.loads(cache_file().read_text())
         found = {key: Rates(**value) for key, value in stored["rates"].items()}
-        figures = [float(x) for rates in found.values() for x in rates[:-1]]
+        figures = [float(x) for rates in found.values() for x in rates[: len(MEANINGS)]]
         is_sound = stored["version"] == VERSION and all(0 < x < math.inf for x in figures)
         return found if is_sound else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):

@@ -24,7 +24,8 @@ NAMES: tuple[str, ...] = tuple(
     name is_functional hides_values array_types
     bool float16 bfloat16 float32 float64 complex64 complex128
     dtype_from dtype_name result_type is_complex is_floating real_dtype complex_dtype eps default_float
-    asarray astype zeros ones full eye arange device_of device_memory to_device to_numpy fetch copy own peek
+    asarray astype zeros ones full eye arange device_of device_memory device_name
+    to_device to_numpy fetch copy own peek
     is_traced is_on_device staged is_differentiated is_compiling
     abs conj real imag exp log sqrt sin cos sign where maximum minimum isfinite isnan
     logical_and logical_or logical_not angle

@@ -152,6 +152,11 @@ def device_memory(device: Any, free: Any = False) -> float:
     return float(stats.get("bytes_limit", "inf")) - (stats.get("bytes_in_use", 0) if free else 0)
 
 
+def device_name(device: Any) -> str:
+    """What a device is called, empty where that is not known."""
+    return str(getattr(device, "device_kind", ""))
+
+
 def to_device(x: Any, device: Any) -> jax.Array:
     if device is None:
         return x

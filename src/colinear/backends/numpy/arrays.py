@@ -111,6 +111,11 @@ def device_memory(device: Any, free: Any = False) -> float:
     return float("inf")
 
 
+def device_name(device: Any) -> str:
+    """What a device is called, empty where that is not known."""
+    return ""
+
+
 def to_device(x: Any, device: Any) -> Any:
     if device is not None and str(device) != "cpu":
         raise DeviceError(

@@ -207,6 +207,12 @@ def device_memory(device: Any, free: builtins.bool = False) -> float:
     return float(torch.cuda.mem_get_info(device)[0] + reserve)
 
 
+def device_name(device: Any) -> str:
+    """What a device is called, empty where that is not known."""
+    is_cuda = torch.device(device).type == "cuda"
+    return str(torch.cuda.get_device_name(device)) if is_cuda else ""
+
+
 def to_device(x: Any, device: Any) -> torch.Tensor:
     if is_mesh(device):
         return moved(x, device)

@@ -17,8 +17,7 @@ import torch
 from .arrays import asarray
 
 Array = Any
-THREADS = 256  # of a program of the product, each of which has one number at a time: neighbours read neighbours
-NUMBERS = 1024  # of a vector that a program of an update takes
+NUMBERS = 1024  # of a vector that a program of a kernel takes
 FEWEST_NUMBERS = 1 << 17  # of a vector, for which a kernel pays that takes a second to compile
 
 
@@ -87,17 +86,15 @@ def diagonals_matmul(parts: tuple[Array, ...], offsets: tuple[int, ...], X: Arra
     columns = 1 if X.ndim == 1 else X.shape[1]
     is_wide = max(values.numel(), Y.numel() + X.numel()) >= 2**31
     steps = _steps(offsets, X.device, torch.int64 if is_wide else torch.int32)
-    parts_each = 4 if len(offsets) <= 9 else 1
-    programs = (-(-Y.numel() // (parts_each * THREADS)),)
+    programs = (-(-Y.numel() // NUMBERS),)
     with torch.cuda.device_of(X):
         _product()[programs](
-            *(Y, X, values, firsts, varies, bits, steps, len(bits), columns),
+            *(Y, X, values, firsts, varies, bits, steps, len(bits), columns, 0),
             D=len(offsets),
-            PARTS=parts_each,
-            THREADS=THREADS,
+            NUMBERS=NUMBERS,
             IS_VECTOR=columns == 1,
             IS_WIDE=is_wide,
-            num_warps=THREADS // 32,
+            num_warps=8,
         )
     return Y
 
@@ -131,31 +128,31 @@ def _product() -> Any:
     import triton
     import triton.language as tl
 
+    # Of `start`, which is zero, the compiler does not know that it is a multiple of anything. So it
+    # gives neighbouring threads neighbouring numbers, not four each: most reads are off by some.
     # fmt: off
-    @triton.jit
+    @triton.jit(do_not_specialize=["start"])
     def multiply(  # type: ignore[no-untyped-def]
-        y, x, values, firsts, varies, bits, offsets, rows, columns,
-        D: tl.constexpr, PARTS: tl.constexpr, THREADS: tl.constexpr,
-        IS_VECTOR: tl.constexpr, IS_WIDE: tl.constexpr,
+        y, x, values, firsts, varies, bits, offsets, rows, columns, start,
+        D: tl.constexpr, NUMBERS: tl.constexpr, IS_VECTOR: tl.constexpr, IS_WIDE: tl.constexpr,
     ):
         # fmt: on
         begin = tl.program_id(0)
-        begin = (begin.to(tl.int64) if IS_WIDE else begin) * (PARTS * THREADS)
-        for part in tl.static_range(PARTS):
-            place = begin + part * THREADS + tl.arange(0, THREADS)
-            row = place if IS_VECTOR else place // columns
-            there = tl.load(bits + row, mask=row < rows, other=0).to(tl.int32)
-            total = tl.zeros((THREADS,), dtype=y.dtype.element_ty)
-            at = row  # of the entry
-            for d in tl.static_range(D):
-                has = ((there >> d) & 1) != 0
-                unlike = has & (tl.load(varies + d) != 0)
-                first = tl.load(firsts + d)
-                value = tl.load(values + at, mask=unlike, other=first).to(total.dtype)
-                right = tl.load(x + (place + tl.load(offsets + d) * columns), mask=has, other=0.0)
-                total += tl.where(has, value * right, 0.0)
-                at += rows
-            tl.store(y + place, total, mask=row < rows)
+        begin = (begin.to(tl.int64) if IS_WIDE else begin) * NUMBERS + start
+        place = begin + tl.arange(0, NUMBERS)
+        row = place if IS_VECTOR else place // columns
+        there = tl.load(bits + row, mask=row < rows, other=0).to(tl.int32)
+        total = tl.zeros((NUMBERS,), dtype=y.dtype.element_ty)
+        at = row  # of the entry
+        for d in tl.static_range(D):
+            has = ((there >> d) & 1) != 0
+            unlike = has & (tl.load(varies + d) != 0)
+            first = tl.load(firsts + d)
+            value = tl.load(values + at, mask=unlike, other=first).to(total.dtype)
+            right = tl.load(x + (place + tl.load(offsets + d) * columns), mask=has, other=0.0)
+            total += tl.where(has, value * right, 0.0)
+            at += rows
+        tl.store(y + place, total, mask=row < rows)
 
     return multiply
 
