@@ -13,6 +13,7 @@ from ..functions import diag
 from ..operators import LinearOperator, Sparse
 from ..operators.banded import natural_length
 from ..operators.context import as_one_block, kind_of
+from ..operators.kernel import Spread
 from ..operators.sparse import SparseRows, SparseStructure, from_coordinates
 from ..operators.tree import memo
 
@@ -30,7 +31,7 @@ class RowSparse(LinearOperator, init=False):
     data: Array  # (n, l): the values of each row, by diagonals or in the order of its columns
     structure: SparseStructure  # of the sparse matrix
     offsets: tuple[int, ...] | None  # of the diagonals; None where x is gathered
-    spread: tuple[Any, str] | None  # the mesh and its axis
+    spread: Spread | None
 
     @memo
     def shape(self) -> tuple[int, ...]:

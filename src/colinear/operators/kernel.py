@@ -22,6 +22,9 @@ from .tree import Shape, arrays_in, memo
 MEMORY_BUDGET = 2**27
 
 
+Spread = tuple[Any, str]  # a mesh of devices, and the axis of it over which rows are divided
+
+
 class Kernel(LinearOperator, init=False):
     """The matrix with the entries `k(x_i, y_j)`, multiplied in blocks of rows.
 
@@ -70,7 +73,7 @@ class Kernel(LinearOperator, init=False):
     block: int | None
     transposed: bool  # whether this is the transpose of k(X, Y): its rows are then those of Y
     parameter_batch: Shape  # leading dimensions of what k gives
-    spread: tuple[Any, str] | None  # the mesh, and its axis, over which the rows are divided
+    spread: Spread | None  # the mesh, and its axis, over which the rows are divided
 
     def __new__(
         cls, k: Callable, X: Any, Y: Any = None, parameters: tuple = (), block: int | None = None
