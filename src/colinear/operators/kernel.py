@@ -177,7 +177,7 @@ class Kernel(LinearOperator, init=False):
 
     def _multiplied(self, V: Array | None) -> Array:
         """K V, or K itself without V: on each device of a mesh its rows."""
-        if self.spread is None:
+        if self.spread is None or self._context.backend == "numpy":  # which has no meshes
             return self._by_blocks(V)
         return backends.program(self.backend, _multiply_on_mesh)(self, V)
 
