@@ -165,7 +165,7 @@ def plan_of(call: Callable[[], Any], compares: bool = True) -> Plan:
     finally:
         state.current = outer
     figures = planner.figures
-    if planner.first is not None and mesh_module(planner.first._context.device) is not None:
+    if _is_on_mesh(planner.first):
         # outside the core, and loaded only for operators on meshes
         communication = importlib.import_module("colinear.distributed.communication")
         figures += "\n" + communication.describe(planner.first, planner.gathered)
@@ -236,7 +236,7 @@ class Planner:
                 seconds = products * product.seconds + calls * rates.call
                 product = replace(product, seconds=seconds)
             own = sum((child.cost for child in children), product)
-        if name in FACTORISATIONS and mesh_module(A._context.device) is not None:
+        if name in FACTORISATIONS and _is_on_mesh(A):
             size = float(math.prod(A.shape) * A.dtype.itemsize)
             self.gathered[name] = self.gathered.get(name, 0.0) + size
         own = timed(Cost.of(own), rates)
@@ -245,6 +245,12 @@ class Planner:
         expression = expression_of(A)
         siblings.append(Plan(f.name, expression, name, identity, own, children, rejected))
         return result
+
+
+def _is_on_mesh(A: Any) -> bool:
+    """Whether an operator lies on several devices."""
+    context = getattr(A, "_context", None)
+    return context is not None and mesh_module(context.device) is not None
 
 
 def timed(cost: Cost, rates: Rates) -> Cost:

@@ -155,3 +155,12 @@ def test_a_rule_places_an_operator_of_ones_own(mesh):
 def test_an_operator_of_a_family_without_a_rule_is_said_not_to_be_divided():
     assert traffic(co.Toeplitz([2.0, 1.0])).repeated == ("Toeplitz",)
     assert traffic(co.Identity(3) + co.Diagonal(np.ones(3))) == Traffic()
+
+
+def test_what_was_on_a_mesh_multiplies_in_numpy_too(mesh):
+    line = sp.diags([-1.0, 2.5, -1.0], [-1, 0, 1], (8, 8)).tocsr()
+    S = shard(co.Sparse(line), mesh).to(backend="numpy")
+    np.testing.assert_allclose(S @ np.ones(8), line @ np.ones(8), rtol=1e-6)
+    dots = co.Kernel(lambda X, Y: X @ Y.T, np.eye(4, dtype=np.float32))
+    K = shard(dots, mesh).to(backend="numpy")
+    np.testing.assert_allclose(K @ np.ones(4, np.float32), np.ones(4))

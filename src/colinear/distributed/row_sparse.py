@@ -13,6 +13,7 @@ from ..functions import diag
 from ..operators import LinearOperator, Sparse
 from ..operators.banded import natural_length
 from ..operators.context import as_one_block, kind_of
+from ..operators.kernel import Spread
 from ..operators.sparse import SparseRows, SparseStructure, from_coordinates
 from ..operators.tree import memo
 
@@ -30,13 +31,15 @@ class RowSparse(LinearOperator, init=False):
     data: Array  # (n, l): the values of each row, by diagonals or in the order of its columns
     structure: SparseStructure  # of the sparse matrix
     offsets: tuple[int, ...] | None  # of the diagonals; None where x is gathered
-    spread: tuple[Any, str] | None  # the mesh and its axis
+    spread: Spread | None
 
     @memo
     def shape(self) -> tuple[int, ...]:
         return self.structure.shape
 
     def _matmat(self, X: Array) -> Array:
+        if self._context.backend == "numpy":  # which has no meshes
+            return self.as_sparse() @ X
         multiply = backends.program(self.backend, _multiply_on_mesh)
         if X.ndim > 2:
             return as_one_block(lambda X: multiply(self, X), X)

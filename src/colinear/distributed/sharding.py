@@ -48,7 +48,7 @@ class OverMesh(NamedTuple):
         """The mesh and its axis, for an operator that divides its work itself: if matrices of so
         many rows can be cut."""
         is_possible = hasattr(self._on_mesh, "apply_by_rows") and all(map(self.divides, rows))
-        return (self._on_mesh.automatic(self.mesh), self.axis) if is_possible else None
+        return (self.mesh, self.axis) if is_possible else None
 
 
 class OnOneDevice(NamedTuple):
@@ -157,11 +157,6 @@ def _in_framework(A: Any, place: Any) -> Any:
 
 def _array_at(place: Any) -> Any:
     def put(x: Array) -> Array:
-        xp = namespace_of(x)
-        if xp is None:
-            return x  # a number
-        if xp.name == "numpy" and isinstance(place, OverMesh):
-            x = backends.get(backends.mesh_module(place.mesh).__name__.split(".")[-2]).asarray(x)
-        return place.rows(x)
+        return x if namespace_of(x) is None else place.rows(x)  # a number is everywhere
 
     return put

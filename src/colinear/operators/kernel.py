@@ -19,6 +19,9 @@ from .matrixfree import MatrixFree, as_parameters, function_name
 from .tree import Shape, arrays_in, inside_out, memo
 
 
+Spread = tuple[Any, str]  # a mesh of devices, and the axis of it over which rows are divided
+
+
 class Kernel(LinearOperator, init=False):
     """The matrix with the entries `k(x_i, y_j)`, multiplied in blocks of rows.
 
@@ -69,7 +72,7 @@ class Kernel(LinearOperator, init=False):
     block: int | None
     transposed: bool  # whether this is the transpose of k(X, Y): its rows are then those of Y
     parameter_batch: Shape  # leading dimensions of what k gives
-    spread: tuple[Any, str] | None  # the mesh, and its axis, over which the rows are divided
+    spread: Spread | None  # the mesh, and its axis, over which the rows are divided
 
     def __new__(
         cls, k: Callable, X: Any, Y: Any = None, parameters: tuple = (), block: int | None = None
@@ -184,7 +187,7 @@ class Kernel(LinearOperator, init=False):
 
     def _multiplied(self, V: Array | None) -> Array:
         """K V, or K itself without V: on each device of a mesh its rows."""
-        if self.spread is None:
+        if self.spread is None or self._context.backend == "numpy":  # which has no meshes
             return self._by_blocks(V)
         return backends.program(self.backend, _multiply_on_mesh)(self, V)
 

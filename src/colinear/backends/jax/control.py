@@ -14,7 +14,7 @@ import numpy as np
 
 from ..shared import descend, radial_product, record, watch_operations
 from .arrays import is_differentiated
-from .mesh import has_explicit_axes, is_explicit, place_of_operand, whole, with_automatic_axes
+from .mesh import MESHES, has_explicit_axes, is_explicit, mesh_of, whole, with_automatic_axes
 
 # control
 # --------------------------------------------------------------------------------------------------
@@ -285,10 +285,15 @@ class Hoisted:
 
 def is_strict(A: Any = None) -> bool:
     """Whether one of JAX's strict modes is on, or A lies on a mesh with explicit axes."""
+    if hasattr(A, "_context"):
+        place = A._context.device
+    else:
+        place = None if A is None else mesh_of(A)
     return (
         jax.config.jax_numpy_dtype_promotion != "standard"
         or jax.config.jax_numpy_rank_promotion != "allow"
-        or is_explicit(place_of_operand(A))
+        # of an operator on one device, or none, nothing more is asked
+        or (type(place) in MESHES and is_explicit(place))
     )
 
 

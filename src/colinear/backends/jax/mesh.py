@@ -126,7 +126,7 @@ def place_on_mesh(x: Any, mesh: Any, cuts: dict[int, str]) -> Any:
         return jax.lax.with_sharding_constraint(x, layout)
     if not all(device.process_index == jax.process_index() for device in mesh.devices.flat):
         if not isinstance(x, jax.Array) or not is_spread(x):  # each process has all of it
-            host = np.asarray(x)
+            host = np.asarray(x, jax.dtypes.canonicalize_dtype(x.dtype))
             return jax.make_array_from_callback(host.shape, layout, host.__getitem__)
     return jax.device_put(x, layout)
 

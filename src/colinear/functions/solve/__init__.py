@@ -18,7 +18,7 @@ from ...factors.runs import multiplies_by_iteration
 from ...info import Info, is_detailed, recording, report, reported, total
 from ...methods import Method
 from ...methods.base import AUTO
-from ...operators import LinearOperator, MatrixFree, Scaled, Sparse
+from ...operators import Dense, LinearOperator, MatrixFree, Scaled, Sparse
 from ...operators.context import broadcast_batches
 from ...operators.neutral import placed_beside
 from ...operators.shown import as_sum_of_lines
@@ -107,7 +107,8 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
     found = inv.find(A, (method,))
     if found.is_base and method is None and is_factored_at_once(A, system.B):
         return Choice(lambda: _at_once(system, found), "LU")
-    trial = None if is_stored(A) else _trial(system, found)
+    is_formed = isinstance(A, Dense) and is_stored(A)
+    trial = None if is_formed else _trial(system, found)
     if trial is not None:
         work, most = trial
         return attempt(A, work, most, lambda: _by_trial(system, found, most, work), lambda: b)
