@@ -36,7 +36,7 @@ def answers(found):
 
 def test_answers_on_two_processes_are_those_of_one(answers):
     assert not wrong(answers)
-    assert len(answers) > 40
+    assert len(answers) > 30
 
 
 def test_vectors_stay_cut_by_rows_where_the_operator_is(answers):
@@ -59,14 +59,11 @@ def test_answers_on_a_mesh_of_two_axes_are_those_of_one_process():
 SENT = {
     "dense product": (0, 1),
     "dense cg": (2, 1),
-    "dense minres": (2, 1),
     "dense gmres": (4, 1),
     "low_rank product": (1, 0),
     "low_rank cg": (3, 0),
     "kronecker product": (0, 2),
     "kronecker cg": (2, 3),
-    "batch_sum product": (1, 1),
-    "batch_sum cg": (3, 1),
     "gram product": (1, 1),
     "gram cg": (3, 1),
 }
@@ -78,3 +75,18 @@ def test_an_iteration_sends_what_the_table_says(found):
         assert sent.pop("all_reduce", 0) <= sums, (name, found["sent"][name])
         assert sent.pop("all_gather_into_tensor", 0) <= gathers, (name, found["sent"][name])
         assert not sent, (name, sent)
+
+
+def test_odd_lengths_complex_numbers_and_other_layouts_answer_as_one_process(found):
+    assert not {name: x for name, x in found["special"].items() if x > 1e-8}
+
+
+def test_failures_are_told_as_in_one_process(found):
+    said = found["said"]
+    assert said["indefinite"] == "NOT_POSITIVE_DEFINITE"
+    assert said["few"] == "MAX_ITERATIONS"
+    assert "DeviceMesh" in said["plain"] and "A.to(device=mesh)" in said["plain"]
+
+
+def test_the_backend_cuts_gathers_and_computes_by_rows(found):
+    assert not {name for name, is_right in found["layouts"].items() if not is_right}
