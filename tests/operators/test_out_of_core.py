@@ -83,6 +83,8 @@ PRODUCTS: dict[str, Callable[[Any], Any]] = {
     "norm inf": lambda A: co.norm(A, np.inf),
     "norm 2": lambda A: co.norm(A, 2),
     "svd": lambda A: co.svd(A, 2)[1],
+    "all singular values": lambda A: co.svd(A)[1],
+    "rank": lambda A: co.rank(A),
     "diag": lambda A: co.diag(A),
     "Woodbury": lambda A: co.solve(
         co.LowRank(A) + co.Diagonal(np.full(ROWS, 500.0)), np.ones(ROWS)
@@ -95,6 +97,16 @@ def test_a_file_is_not_copied(tall: np.ndarray, name: str) -> None:
     result, peak = _peak(lambda: PRODUCTS[name](tall))
     assert peak < SMALL_PART * tall.nbytes
     np.testing.assert_allclose(result, PRODUCTS[name](np.array(tall)), rtol=1e-5, atol=1e-6)
+
+
+def test_least_squares_of_unlike_columns(tall: np.ndarray, tmp_path: Path) -> None:
+    M, b = np.array(tall[:25_000]) * np.geomspace(1, 1e5, COLUMNS), np.ones(25_000)
+    np.save(tmp_path / "A.npy", M)
+    A = np.load(tmp_path / "A.npy", mmap_mode="r")
+    np.testing.assert_allclose(co.lstsq(A, b), np.linalg.lstsq(M, b)[0], rtol=1e-6, atol=1e-12)
+    for B, order in ((A.T, "wide"), (np.asfortranarray(A), "by columns")):
+        x = co.lstsq(B, np.ones(B.shape[0]), on_failure="ignore")
+        assert np.isfinite(x).all(), order
 
 
 QUESTIONS: dict[str, Callable[[Any], Any]] = {

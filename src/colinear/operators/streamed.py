@@ -16,6 +16,7 @@ from .base import LinearOperator
 from .context import Context, given_context
 from .tree import Shape, memo
 
+TALL = 4  # rows to a column from which a triangle is found by blocks of rows
 BLOCK_BYTES = 2**24  # of a matrix that is read at a time, where nobody has chosen chunks
 
 
@@ -58,6 +59,32 @@ def row_blocks(A: Any) -> Iterator[tuple[tuple[slice, ...], Array]]:
     for run in _ranges(count, A.A.itemsize * others * math.prod(A.batch_shape)):
         places = (*every, slice(None), run) if is_by_columns else (*every, run, slice(None))
         yield places, A.A[places]
+
+
+def triangle_by_rows(A: Any, B: Any = None) -> Array:
+    """R of the QR factorisation of a tall matrix, or of [A B], from some of its rows at a time: each
+    block is factored below the R of those before it."""
+    m, n = A.shape[-2:]
+    width = n if B is None else n + B.shape[-1]
+    dtype = A.dtype if B is None else np.result_type(A.dtype, B.dtype)
+    R: Any = np.zeros((0, width), dtype)
+    step = max(width, BLOCK_BYTES // (4 * width * dtype.itemsize))
+    for i in range(0, m, step):
+        rows = slice(i, min(i + step, m))
+        whole = rows, slice(None)
+        block = A.source.read(whole) if isinstance(A, Streamed) else A.A[whole]
+        block = block if B is None else np.concatenate([block, B[rows]], axis=1)
+        R = np.linalg.qr(np.concatenate([R, block]), mode="r")
+    return R
+
+
+def is_triangle_small(A: Any) -> bool:
+    """Whether A is a tall matrix that is not in memory, and the triangle of its QR factorisation
+    is small."""
+    m, n = A.shape[-2:]
+    is_single = isinstance(getattr(A, "A", None), np.ndarray) or isinstance(A, Streamed)
+    is_tall = not A.batch_shape and m >= TALL * n > 0 and n * n * 8 <= BLOCK_BYTES
+    return is_single and is_tall and A.dtype.itemsize >= 4 and A._is_out_of_core
 
 
 def is_lazy(x: Any) -> bool:

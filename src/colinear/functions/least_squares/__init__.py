@@ -19,6 +19,7 @@ from ...methods.lsqr import for_least_squares
 from ...operators import Dense, Diagonal, LinearOperator, Product, Zero
 from ...operators.context import kind_of
 from ...operators.neutral import placed_beside
+from ...operators.streamed import is_triangle_small, triangle_by_rows
 from ...status import Status, combine, first_failure, is_unseen, take_for_granted
 from ..common import (
     MARGIN,
@@ -208,7 +209,6 @@ def suits_any(A: LinearOperator, method: Method) -> bool:
 
 def pinv_by_method(algorithm: Any, A: LinearOperator, rtol: Any, method: Method) -> Choice:
     """The pseudoinverse by the own algorithm of a method from outside."""
-    checked_rtol("pinv", rtol)
     return apply_method(A, method, "pinv", lambda applied: applied)
 
 
@@ -248,12 +248,8 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
     chosen: Any = for_least_squares(fitting("lstsq", method, *LSTSQ))
     b = right_side("lstsq", A, b)
     if isinstance(b, LinearOperator):
-        return Choice(
-            lambda: pinv(A, None, None if isinstance(chosen, QR) else method) @ b,
-            "pseudoinverse",
-            None,
-            "X = A^+ B",
-        )
+        inverse = lambda: pinv(A, None, None if isinstance(chosen, QR) else method)
+        return Choice(lambda: inverse() @ b, "pseudoinverse", None, "X = A^+ B")
     A = placed_beside(A, b) if A.is_neutral else A  # it takes framework and precision from b
     if is_iterative(chosen):
         return iterate(A, chosen, lambda: _by_iteration(A, b, chosen), partial(solution_like, A, b))
@@ -263,7 +259,7 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
         run = lambda lsmr, most: _by_trial(A, s, lsmr, most, method, chosen)
         iteration = try_least_squares(A, method, (s.B,), s.B.shape[-1], run, like)
         if iteration is not None:
-            return iteration
+            return _by_rows(A, s, iteration)
     return _without_trial(A, s, method, chosen)
 
 
@@ -330,8 +326,7 @@ def _judged(A: LinearOperator, s: System, chosen: Method, solution: Solution) ->
     with ignore_float_errors(xp):
         X, full, message = solution(A, B)
         residual = relative_residual(xp, B - A @ X, B)
-    is_full = full is None or full[..., None]
-    fine = xp.isfinite(residual)
+    is_full, fine = full is None or full[..., None], xp.isfinite(residual)
     status = first_failure(xp, (is_full, Status.SINGULAR), (fine, Status.NONFINITE))
     report(Info(status, residual=residual, method=chosen.name, message=message))
     return s.answer(X)
@@ -371,6 +366,14 @@ def _by_triplets(method: Method | None, A: LinearOperator, B: Array) -> tuple[Ar
     return V @ (inverted(xp, s, kept)[..., None] * (U.H @ B)), None, message
 
 
+def _by_rows(A: LinearOperator, s: System, iteration: Choice) -> Choice:
+    """The iteration, or R of A = Q R by blocks of rows where A is tall and not in memory."""
+    if not (is_triangle_small(A) and _fits_triangle(A, s)):
+        return iteration
+    run = lambda: _by_triangle(A, s, lambda: perform(iteration))
+    return Choice(run, "QR", None, "R of A = Q R, by blocks of rows", iteration.like)
+
+
 def _fits_triangle(A: LinearOperator, s: System) -> bool:
     """Whether [A b] may be factored without Q: A is tall, b has few columns, and no more than
     the answer is asked for."""
@@ -393,10 +396,11 @@ def _by_triangle(A: LinearOperator, s: System, otherwise: Callable[[], Array]) -
     the largest at most |R|_F, so the rank is full where |R|_F |R^-1|_F is well below the reciprocal
     of the cutoff.
     """
-    xp, M, (m, n) = s.xp, dense(A), A.shape[-2:]
-    has_full_rank = partial(_has_full_rank, MARGIN * m * xp.eps(M.dtype))
+    xp, (m, n), is_streamed = s.xp, A.shape[-2:], is_triangle_small(A)
+    has_full_rank = partial(_has_full_rank, MARGIN * m * xp.eps(A.dtype))
     with ignore_float_errors(xp):
-        triangle = xp.qr_triangle(xp.concat([M, s.B], axis=-1))
+        whole = lambda: xp.qr_triangle(xp.concat([dense(A), s.B], axis=-1))
+        triangle = triangle_by_rows(A, s.B) if is_streamed else whole()
         R = triangle[..., :n, :n]
         inverse = xp.solve_triangular(R, eye_like(xp, R), lower=False)
         X = xp.solve_triangular(R, triangle[..., :n, n:], lower=False)
@@ -475,15 +479,14 @@ def _by_method(algorithm: Any, A: LinearOperator, b: Any, method: Method) -> Any
     b = right_side("lstsq", A, b)
     if isinstance(b, LinearOperator):
         return Choice(lambda: pinv(A, None, method) @ b, "pseudoinverse", None, "X = A^+ B")
-    A = placed_beside(A, b) if A.is_neutral else A
-    s = System.of(A, b)
+    s = System.of(placed_beside(A, b) if A.is_neutral else A, b)
 
     def finish(applied: Any) -> Array:
         X, info = applied.run(s.B, s.is_vector)
         return report(info, s.answer(X))
 
-    choice = apply_method(A, method, "pinv", finish)
-    return choice._replace(like=partial(solution_like, A, b))
+    like = partial(solution_like, s.A, b)
+    return apply_method(s.A, method, "pinv", finish)._replace(like=like)
 
 
 lstsq = function(

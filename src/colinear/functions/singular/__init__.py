@@ -10,13 +10,13 @@ import numpy as np
 
 from ... import autodiff
 from ...backends import Array, adjoint, positive_or_one, without_zeros
-from ...dispatch import Choice, Cost, function
+from ...dispatch import Choice, Cost, function, perform
 from ...errors import ShapeError
 from ...info import Info, report
 from ...methods import SINGULAR, SVD, Auto, Method, fitting
 from ...operators import Dense, LinearOperator, opaque
 from ...operators.batch import broadcast_batch
-from ...operators.streamed import Streamed, row_blocks
+from ...operators.streamed import Streamed, is_triangle_small, row_blocks
 from ...status import Status, first_failure
 from ..common import (
     MARGIN,
@@ -41,6 +41,7 @@ from ..spectrum.outside import triplets_of_algorithm
 from .iterate import (
     Triplets,
     automatic,
+    by_rows,
     dense_cost,
     expected_cost,
     gram_pays,
@@ -246,6 +247,14 @@ def singular_triplets(
 
 def _without_gram(A: LinearOperator, k: int, chosen: Any) -> Choice:
     """The choice between an iteration and the matrix."""
+    if k and isinstance(chosen, Auto) and is_triangle_small(A):
+        why = "A is tall and not in memory: R of A = Q R by blocks of rows, and its triplets"
+        run = lambda: by_rows(A, k, chosen) or perform(_by_iteration_or_matrix(A, k, chosen))
+        return Choice(run, "QR", None, why, partial(triplets_like, A, k))
+    return _by_iteration_or_matrix(A, k, chosen)
+
+
+def _by_iteration_or_matrix(A: LinearOperator, k: int, chosen: Any) -> Choice:
     like, is_free, iteration = partial(triplets_like, A, k), isinstance(chosen, Auto), None
     if 0 not in (k, *A.shape):
         iteration = automatic(A, k, chosen) if is_free else chosen

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ... import autodiff
 from ...backends import Array, adjoint, inner_products, without_zeros
 from ...dispatch import Cost
@@ -20,6 +22,7 @@ from ...operators import Dense, LinearOperator, LowRank, Product, Sum
 from ...operators.autograd import make_ready
 from ...operators.scaled import unscaled
 from ...operators.sparse_algebra import times
+from ...operators.streamed import triangle_by_rows
 from ...properties import Stiefel
 from ...status import Status
 from ..common import (
@@ -209,6 +212,22 @@ def stored_terms(A: LinearOperator) -> tuple[Array, Array, Array] | None:
         return None
     left = B.U if B.core is None else A.xp.matmul(B.U, B.core)
     return terms[0].A, times(c, left), B._right
+
+
+def by_rows(A: Any, k: int, method: Method) -> Triplets | None:
+    """s and V of R = Q^H A, found from blocks of rows, and U = A (V diag(1/s)), as that product;
+    None where U would not be orthonormal."""
+    R = triangle_by_rows(A)
+    s, Vh = np.linalg.svd(R)[1:]
+    limit = ORTHOGONAL * math.sqrt(A.xp.eps(A.dtype) / 2.2e-16)
+    if not np.isfinite(s).all() or not A.xp.eps(A.dtype) * s[0] <= limit * s[k - 1]:
+        return None
+    V = Vh[:k].conj().T
+    residual = np.linalg.norm(R.conj().T @ (R @ V) / s[:k] - V * s[:k], axis=0) / s[0]
+    right = residual <= method.tolerance(A.xp, A.dtype)
+    status = Status.SUCCESS if right.all() else Status.INACCURATE
+    report(Info(status, right, residual=residual, method="QR"))
+    return Stiefel(Product(A, Dense(V / s[:k]))), s[:k], Stiefel(Dense(V))
 
 
 def gram_triplets(A: Any, k: int, method: Method) -> Triplets | None:
