@@ -107,7 +107,7 @@ class Plan:
         >>> import colinear as co, numpy as np
         >>> axes = co.explain(co.inv, co.BlockDiag(np.eye(2), co.Diagonal([1.0, 2.0]))).plot()
         >>> [label.get_text().strip() for label in axes.get_yticklabels()]
-        ['inv: inv_block_diagonal', 'inv: Cholesky', 'inv: inv_diagonal']
+        ['inv: inv_block_diagonal', 'inv: LU', 'inv: inv_diagonal']
         """
         deep, labels, whole, own = [(self, 0)], [], [], []
         while deep:
