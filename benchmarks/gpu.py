@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import gpu_sweep
 import numpy as np
 import scipy.sparse
 
@@ -295,9 +296,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--calls", action="store_true", help="the solves alone")
     parser.add_argument("--eigen", action="store_true", help="eigenvalues too, which takes minutes")
+    parser.add_argument("--sweep", action="store_true", help="the rules of the registry instead")
     arguments = parser.parse_args()
     if not has_cuda():
         print("no CUDA device that torch can use: nothing to measure")
+        return
+    if arguments.sweep:
+        save(gpu_sweep.sweep(), arguments.json)
         return
     rows: list[dict[str, Any]] = []
     print(f"{'microseconds':52}{'colinear':>12}{'bar':>12}{'floor':>12}   ratio")
@@ -307,8 +312,12 @@ def main() -> None:
         jax_rows(rows, arguments.grid, arguments.steps)
     if arguments.eigen:
         eigen_rows(rows, arguments.grid)
-    if arguments.json:
-        with open(arguments.json, "w") as file:
+    save(rows, arguments.json)
+
+
+def save(rows: list[dict[str, Any]], path: str | None) -> None:
+    if path:
+        with open(path, "w") as file:
             json.dump(rows, file, indent=1)
 
 

@@ -101,6 +101,7 @@ def test_import_loads_no_framework(imported: set[str], framework: str) -> None:
         "colinear.estimators",  # conveniences outside the core
         "colinear.gp",
         "colinear.signals",
+        "colinear.distributed.petsc",
     ],
 )
 def test_import_loads_nothing_that_is_slow_and_may_not_be_needed(

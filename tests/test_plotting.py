@@ -1,4 +1,4 @@
-"""`info.plot()`: the history of residuals as a picture."""
+"""Pictures: `info.plot()`, the history of residuals, and `plan.plot()`, what each line costs."""
 
 from __future__ import annotations
 
@@ -78,3 +78,25 @@ def test_without_a_history_or_matplotlib_it_says_what_to_do(monkeypatch: Any) ->
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"pip install 'colinear\[plot\]'"):
         info.plot()
+
+
+def test_a_plan_is_a_bar_for_each_line_with_the_tree_in_the_labels(pyplot: Any) -> None:
+    plan = co.explain(
+        co.solve, co.Kronecker(co.PSD(definite()), co.Toeplitz(np.arange(9.0, 0, -1)))
+    )
+    axes = plan.plot()
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert [label.split(": ")[1] for label in labels] == plan.rules
+    depths = [len(label) - len(label.lstrip()) for label in labels]
+    assert depths[0] == 0 and set(depths[1:]) > {3}
+    whole, own = axes.containers
+    assert [bar.get_width() for bar in whole] == [each.cost.seconds for each in plan.walk()]
+    assert all(mine.get_width() <= all_.get_width() for mine, all_ in zip(own, whole))
+    other = pyplot.subplots()[1]
+    assert plan.plot(other) is other
+
+
+def test_a_plan_without_matplotlib_says_what_to_install(monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"Plan.plot draws .* pip install 'colinear\[plot\]'"):
+        co.explain(co.solve, definite()).plot()

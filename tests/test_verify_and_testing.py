@@ -189,6 +189,12 @@ def test_html_is_escaped_and_nested():
     assert "<script>" not in html and html.count("<li>") == 2
 
 
+def test_html_tells_the_memory_of_each_node():
+    html = (co.PSD(np.eye(64)) + co.Diagonal(np.ones(64)))._repr_html_()
+    assert all(size in html for size in ("32.5 KiB", "32 KiB", "512 B"))
+    assert "[PSD]" in html
+
+
 def test_repr_of_placeholders_does_not_raise():
     A = co.Dense(np.eye(2))._map(lambda leaf: object())
-    assert "Dense" in repr(A)
+    assert "Dense" in repr(A) and "Dense" in A._repr_html_()

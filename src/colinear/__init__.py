@@ -11,6 +11,7 @@ True
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 from . import backends, testing
@@ -41,6 +42,7 @@ from .info import Info
 from .methods import *
 from .operators import *
 from .preconditioners import *
+from .profile import Profile, profile
 from .properties import PD, PSD, SelfAdjoint, Stiefel, Symmetric, Unitary
 from .status import Status
 from .verify import verify
@@ -49,12 +51,17 @@ __version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> object:
-    """`OperatorModule` is a class of torch's, which is imported with it, and so not listed in
-    `__all__`."""
+    """What is loaded when it is asked for, and so not listed in `__all__`: `OperatorModule`, a class
+    of torch's, what puts operators on meshes, and the methods of PETSc and SLEPc."""
     if name == "OperatorModule":
         from .backends.torch.module import OperatorModule
 
         return OperatorModule
+    if name in ("distributed", "shard", "gather", "AllReduce"):
+        distributed = importlib.import_module("colinear.distributed")
+        return distributed if name == "distributed" else getattr(distributed, name)
+    if name in ("PETSc", "SLEPc"):
+        return getattr(importlib.import_module(f"colinear.distributed.{name.lower()}"), name)
     raise AttributeError(f"module 'colinear' has no attribute {name!r}")
 
 
@@ -91,7 +98,7 @@ __all__ = [
     # preconditioners
     "Jacobi", "BlockJacobi", "ILU", "IC", "PivotedCholesky", "Nystrom", "Chebyshev", "AMG",
     # dispatch
-    "function", "rule", "check_rules", "explain", "Plan", "Choice", "Cost", "Function",
+    "function", "rule", "check_rules", "explain", "Plan", "profile", "Profile", "Choice", "Cost", "Function",
     # results and errors
     "Info", "Status", "deferred", "ColinearError", "ShapeError", "DtypeError", "BackendError",
     "DeviceError", "AnnotationError", "AmbiguityError", "ConvergenceError", "MethodError",

@@ -8,19 +8,22 @@ and something of the shape of the result.
 from __future__ import annotations
 
 import html
+import importlib
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from .backends import mesh_module
 from .dispatch import Choice, Cost, Function, Rule, functions, signature
 from .dispatch.calls import why_whole
 from .dispatch.resolution import guard_name
 from .info import Scope, draw, state
 from .operators.printing import write
+from .plotting import plot_costs
 from .rates import Rates, rates_of
 
 __all__ = ["Cost", "Plan", "explain"]
@@ -30,6 +33,8 @@ Displaced = tuple[Rule, str] | None
 # measured; where it runs an algorithm, and where it computes a formula.
 DIRECT_WORK = 40.0, 30.0
 FORMULA_WORK = 10.0, 5.0
+# methods that take a matrix whole
+FACTORISATIONS = frozenset({"Cholesky", "LU", "LDL", "QR", "Eigh", "Eig", "SVD"})
 WIDEST_EXPRESSION = 60  # characters of an operator in a line of the plan
 
 
@@ -84,6 +89,35 @@ class Plan:
 
     __repr__ = __str__
 
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the forecast of each line as a bar: light for the whole, dark for what is done in the
+        line itself, with matplotlib.
+
+        Parameters
+        ----------
+        axes : matplotlib Axes, optional
+            Where to draw; a new figure if not given.
+
+        Returns
+        -------
+        matplotlib Axes
+
+        Examples
+        --------
+        >>> import colinear as co, numpy as np
+        >>> axes = co.explain(co.inv, co.BlockDiag(np.eye(2), co.Diagonal([1.0, 2.0]))).plot()
+        >>> [label.get_text().strip() for label in axes.get_yticklabels()]
+        ['inv: inv_block_diagonal', 'inv: Cholesky', 'inv: inv_diagonal']
+        """
+        deep, labels, whole, own = [(self, 0)], [], [], []
+        while deep:
+            plan, depth = deep.pop()
+            labels.append("   " * depth + f"{plan.function}: {plan.rule}")
+            whole.append(plan.cost.seconds)
+            own.append(max(0.0, whole[-1] - sum(child.cost.seconds for child in plan.children)))
+            deep.extend((child, depth + 1) for child in reversed(plan.children))
+        return plot_costs("Plan.plot", labels, {"with its parts": whole, "alone": own}, axes)
+
     def _repr_html_(self) -> str:
         figures = f'<div style="opacity: 0.6">{html.escape(self.figures)}</div>'
         return (
@@ -116,15 +150,26 @@ def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Pl
             "name: explain('solve', A)."
         )
     keywords |= _examples(function, arguments, keywords)
-    outer, planner = state.current, Planner()
+    return plan_of(lambda: function(*arguments, **keywords))
+
+
+def plan_of(call: Callable[[], Any], compares: bool = True) -> Plan:
+    """The plan of a call of a function, which is not run. `compares`: whether the rules that it does
+    not take are planned too, for their costs."""
+    outer, planner = state.current, Planner(compares)
     state.current, state.call = Scope([], planner=planner), None
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            function(*arguments, **keywords)
+            call()
     finally:
         state.current = outer
-    return replace(planner.plans[0], figures=planner.figures)
+    figures = planner.figures
+    if planner.first is not None and mesh_module(planner.first._context.device) is not None:
+        # outside the core, and loaded only for operators on meshes
+        communication = importlib.import_module("colinear.distributed.communication")
+        figures += "\n" + communication.describe(planner.first, planner.gathered)
+    return replace(planner.plans[0], figures=figures)
 
 
 def _examples(f: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
@@ -145,6 +190,8 @@ class Planner:
         self.plans: list[Plan] = []
         self.has_begun = False
         self.figures = ""  # where the rates come from
+        self.first: Any = None  # the operator of the call that is explained
+        self.gathered: dict[str, float] = {}  # bytes on each device of a mesh, by method
         # whether rules that were not taken are planned too, for their costs
         self.compares = compares
 
@@ -160,6 +207,8 @@ class Planner:
 
         `displaced`: a rule that the method does not allow, and why.
         """
+        if not self.has_begun:
+            self.first = A
         siblings, self.plans, self.has_begun = self.plans, [], True
         rates = rates_of(A)
         self.figures = rates.origin
@@ -187,10 +236,13 @@ class Planner:
                 seconds = products * product.seconds + calls * rates.call
                 product = replace(product, seconds=seconds)
             own = sum((child.cost for child in children), product)
+        if name in FACTORISATIONS and mesh_module(A._context.device) is not None:
+            size = float(math.prod(A.shape) * A.dtype.itemsize)
+            self.gathered[name] = self.gathered.get(name, 0.0) + size
         own = timed(Cost.of(own), rates)
         own = replace(own, seconds=own.seconds + rates.call)
         rejected = tuple(_rejected(f, A, arguments, chosen, displaced)) if self.compares else ()
-        expression = _expression(A)
+        expression = expression_of(A)
         siblings.append(Plan(f.name, expression, name, identity, own, children, rejected))
         return result
 
@@ -270,11 +322,13 @@ def _rejected(
 # --------------------------------------------------------------------------------------------------
 
 
-def _expression(A: Any) -> str:
+def expression_of(A: Any) -> str:
+    """The operator as an expression, in one line."""
     return write(A) if hasattr(A, "_expression") else " ".join(repr(A).split())
 
 
-def _short(expression: str) -> str:
+def shorten(expression: str) -> str:
+    """The beginning of a long expression."""
     if len(expression) <= WIDEST_EXPRESSION:
         return expression
     return expression[: WIDEST_EXPRESSION - 1] + "…"
@@ -285,7 +339,7 @@ def _line(plan: Plan) -> str:
     rejected = "; ".join(
         f"not {name}: {reason.partition(' (')[0]}" for name, reason in plan.rejected
     )
-    return f"{plan.function} {_short(plan.expression)}: {plan.rule}{identity}  [{plan.cost}]" + (
+    return f"{plan.function} {shorten(plan.expression)}: {plan.rule}{identity}  [{plan.cost}]" + (
         f"  ({rejected})" if rejected else ""
     )
 
@@ -293,7 +347,7 @@ def _line(plan: Plan) -> str:
 def _html(plan: Plan) -> str:
     e = html.escape
     summary = (
-        f"{e(plan.function)} {e(_short(plan.expression))}: <b>{e(plan.rule)}</b> "
+        f"{e(plan.function)} {e(shorten(plan.expression))}: <b>{e(plan.rule)}</b> "
         f"<i>{e(plan.identity)}</i> "
         f'<span style="opacity: 0.6">[{e(str(plan.cost))}]</span>'
     )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
-
 from . import backends
-from .errors import BackendError
+from .plotting import plot_history
 from .status import (
     Pending,
     Status,
@@ -82,6 +80,10 @@ class Info:
     seconds : float
         The time of the call, by the clock; what a device has still to do when it returns is not in
         it. None where the call was compiled.
+    times : dict
+        The same by part: "dispatch" (finding rules and choosing methods), "factorisation",
+        "products", "derivatives" (torch's, told when they are pulled back), "other". None where
+        the call was compiled.
     """
 
     _status: Any
@@ -98,6 +100,7 @@ class Info:
     children: tuple[Info, ...]
     # of one run, so no part of the pytree: a compiled program would keep it
     seconds: float | None = None
+    times: dict[str, float] | None = None
 
     def __init__(
         self,
@@ -115,6 +118,7 @@ class Info:
         message: str = "",
         children: tuple[Info, ...] = (),
         seconds: float | None = None,
+        times: dict[str, float] | None = None,
     ):
         if converged is None and isinstance(status, int):
             converged = status < int(Status.STOPPED)
@@ -132,6 +136,7 @@ class Info:
             message,
             children,
             seconds,
+            times,
         )
         for name, value in zip(_FIELDS, values):
             object.__setattr__(self, name, value)
@@ -196,7 +201,7 @@ class Info:
 
 _LEAVES = ("_status", "_converged", "iterations", "matvecs", "residual", "error", "history")
 _STATIC = ("method", "function", "rule", "message")
-_FIELDS = (*_LEAVES, *_STATIC, "children", "seconds")
+_FIELDS = (*_LEAVES, *_STATIC, "children", "seconds", "times")
 
 
 def _make(values: Iterable[Any]) -> Info:
@@ -223,7 +228,9 @@ def _unflatten(structure: Any, leaves: Any) -> Info:
     present, static = structure
     leaves = tuple(leaves)
     values = dict(zip(present, leaves))
-    return _make([*(values.get(name) for name in _LEAVES), *static, leaves[len(present) :], None])
+    return _make(
+        [*(values.get(name) for name in _LEAVES), *static, leaves[len(present) :], None, None]
+    )
 
 
 backends.on_load(lambda xp: xp.register_pytree(Info, _flatten, _unflatten))
@@ -347,7 +354,7 @@ def summarise(
     function: str,
     rule: str,
     one_column: bool = False,
-    seconds: float | None = None,
+    times: dict[str, float] | None = None,
     status: Any = None,
 ) -> Info:
     """One `Info` for a call, from what was reported inside it.
@@ -386,7 +393,8 @@ def summarise(
         function=function,
         rule=rule,
         children=(*whole.children, *parts) if whole else parts,
-        seconds=seconds,
+        seconds=None if times is None else sum(times.values()),
+        times=times,
     )
 
 
@@ -415,74 +423,3 @@ def _all(flags: Sequence[Any]) -> Any:
         flag = flag if xp is None else xp.all(flag)
         result = flag if result is True else result & flag
     return result
-
-
-# The history of an iteration as a picture, with matplotlib.
-
-
-MOST_NAMED = 10  # columns that a legend names
-
-
-def plot_history(info: Info, axes: Any = None) -> Any:
-    """The residuals of `info.history` by iteration, a line for each column: see `Info.plot`."""
-    recorded = list(_with_history(info))
-    if not recorded:
-        raise ValueError(
-            "Info.plot: there is no history of residuals here (method "
-            f"{info.method or 'unknown'}). Iterative methods keep one where "
-            "info=True asks for it: x, info = solve(A, b, CG(), info=True)."
-        )
-    if not all(may_read(each.history) for each in recorded):
-        raise BackendError(
-            "Info.plot: the values are traced, so there is nothing to draw yet. Return the Info "
-            "from the transformed function and plot it there."
-        )
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise ImportError(
-            "Info.plot draws with matplotlib, which is not installed: pip install 'colinear[plot]'",
-            name="matplotlib",
-        ) from error
-    if axes is None:
-        axes = pyplot.subplots()[1]
-    lines = [line for each in recorded for line in _curves(each, len(recorded) > 1)]
-    for label, residuals in lines:
-        axes.plot(residuals, label=label)
-    if any((residuals > 0).any() for _, residuals in lines):
-        axes.set_yscale("log")
-    if 1 < len(lines) <= MOST_NAMED:
-        axes.legend()
-    axes.set(xlabel="iteration", ylabel="relative residual", title=_title_of(info, recorded))
-    return axes
-
-
-def _with_history(info: Info) -> Iterator[Info]:
-    """The Info itself if it has a history, else those of its parts that do."""
-    if info.history is not None:
-        yield info
-        return
-    for child in info.children:
-        yield from _with_history(child)
-
-
-def _curves(info: Info, is_part: bool) -> Iterator[tuple[str, Any]]:
-    """A label and the residuals of each column; zeros, which a logarithm has no place for, and
-    what was not recorded are NaN."""
-    xp: Any = backends.namespace_of(info.history)
-    history = np.asarray(xp.to_numpy(info.history), float)
-    name = " ".join(filter(None, (info.function, info.method))) if is_part else ""
-    for column in np.ndindex(history.shape[1:]):
-        residuals = history[(slice(None), *column)]
-        recorded = np.flatnonzero(~np.isnan(residuals))
-        residuals = residuals[: recorded[-1] + 1] if recorded.size else residuals[:0]
-        which = f"column {column[0] if len(column) == 1 else column}" if column else ""
-        label = ", ".join(filter(None, (name, which)))
-        yield label, np.where(residuals > 0, residuals, np.nan)
-
-
-def _title_of(info: Info, recorded: list[Info]) -> str:
-    methods = ", ".join(dict.fromkeys(each.method for each in recorded if each.method))
-    status = read_status(info)
-    who = " by ".join(filter(None, (info.function, methods)))
-    return f"{who}: {status.name if isinstance(status, Status) else 'traced'}".lstrip(": ")

@@ -31,6 +31,11 @@ LONG_CALL_S = 30.0  # seconds, beside which those of a calibration do not count
 CALIBRATION_S = 2.0  # seconds
 CUBE_S = 6.25  # seconds of n^3 flops, up to which a matrix of n rows is formed as a last resort
 SHARE_TO_FORM = 1 / 16  # of the memory, that a matrix may take that is made unasked
+SHARE_TO_STORE = 1 / 8  # of a device's, that a kernel's may for the time of an iteration
+SHARE_OF_BLOCK = 1 / 64  # of a device's, that a block of a computation may take
+HOST_BLOCK = 2.0**27  # bytes of one on the host, whose memory is slower than its caches
+DEVICE_BLOCK = 2.0**31  # and on a device of which nothing is to be known
+OUT_OF_CORE = 2.0**24  # bytes that are made unasked of what is not in memory
 UNLIKELY = 50.0  # the ratio to the built-in rate from which a measurement was disturbed
 SMALL_ROWS = 150.0  # rows of a matrix that LAPACK factors at half its speed
 
@@ -107,15 +112,32 @@ def memory_of(A: Any) -> float:
 
 def share_of_memory(A: Any, fraction: float, otherwise: float) -> float:
     """Bytes: this fraction of the memory of the machine, or of the device where A is; `otherwise`
-    where that is not known."""
+    where that is not known. Little for what lies in files: there it is to stay."""
     memory = _machine(A).shared_memory
-    return fraction * memory if memory < math.inf else otherwise
+    share = fraction * memory if memory < math.inf else otherwise
+    is_numpy = getattr(getattr(A, "_context", None), "backend", None) == "numpy"
+    return min(share, OUT_OF_CORE) if is_numpy and A._is_out_of_core else share
 
 
 def memory_to_form(A: Any) -> float:
     """Bytes that a matrix may take that is made unasked: for a factorisation of A, or an iteration
     with it."""
     return share_of_memory(A, SHARE_TO_FORM, 2.0**30)
+
+
+def memory_to_store(A: Any) -> float:
+    """Bytes that a matrix may take which is stored for the time of an iteration: on a device, of
+    what is free there too."""
+    device = _place(A)[1]
+    if device is None or _is_fixed():
+        return memory_to_form(A)
+    return min(SHARE_TO_STORE * memory_of(A), _memory(*_place(A), free=True) / 2)
+
+
+def memory_of_block(A: Any) -> float:
+    """Bytes that a block of a computation may take where A is."""
+    on_host = _place(A)[1] is None
+    return HOST_BLOCK if on_host else share_of_memory(A, SHARE_OF_BLOCK, DEVICE_BLOCK)
 
 
 def rows_in_memory(A: Any, fraction: float, otherwise: float) -> float:
@@ -179,7 +201,8 @@ def _place(A: Any) -> tuple[str, Any]:
 
 def _beside_host(device: Any) -> Any:
     """The device, None for the host."""
-    return None if device is None or "cpu" in str(device).lower() else device
+    shown = str(getattr(device, "devices", device)).lower()  # a mesh shows its devices
+    return None if device is None or "cpu" in shown else device
 
 
 def _machine(A: Any) -> Machine:
@@ -206,11 +229,12 @@ def _built_in(backend: str, device: Any) -> Rates:
     return BUILT_IN[backend if device is None else "device"]
 
 
-def _memory(backend: str, device: Any) -> float:
-    """Bytes of the device, or of the machine and what the system lets this process have of it."""
+def _memory(backend: str, device: Any, free: bool = False) -> float:
+    """Bytes of the device, or what is free of them; or those of the machine, and what the system lets
+    this process have of it."""
     try:
         if device is not None:
-            return backends.get(backend).device_memory(device)
+            return backends.get(backend).device_memory(device, free)
         installed = float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, RuntimeError, ValueError):
         return math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -285,3 +286,21 @@ def test_determinants_keep_the_precision(framework: str) -> None:
             assert co.det(A).dtype == X.dtype
             sign, logarithm = co.slogdet(A)
             assert (sign.dtype, logarithm.dtype) == (X.dtype, xp.float32)
+
+
+def test_a_misspelt_keyword_is_told_what_it_resembles():
+    A, b = co.Dense(np.eye(2)), np.ones(2)
+    with pytest.raises(TypeError, match=r"'metod'. Did you mean 'method'\?"):
+        co.solve(A, b, metod=co.CG())
+    with pytest.raises(TypeError, match=r"argument 'zzz'\.$"):
+        co.solve(A, b, zzz=1)
+
+
+def test_the_methods_that_an_error_lists_can_be_made():
+    with pytest.raises(co.MethodError) as caught:
+        co.solve(co.Dense(np.eye(2)), np.ones(2), 3)
+    names = re.findall(r"(\w+)\(\)", str(caught.value).partition("Use one of")[2])
+    assert len(names) > 20
+    assert not set(names) & {"Method", "Iterative", "Spectral", "Stochastic"}
+    for name in names:
+        getattr(co, name)

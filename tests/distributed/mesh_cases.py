@@ -5,9 +5,15 @@ reads the JSON that it prints. Operators are made by a function `put(x, axis)` t
 cut along an axis.
 """
 
+import functools
 import json
+import os
 import re
 import sys
+import tempfile
+import unittest.mock
+import warnings
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +21,8 @@ import numpy as np
 import scipy.sparse as sp
 
 import colinear as co
+from colinear.backends.jax.mesh import place_on_mesh
+from colinear.distributed.communication import traffic
 
 N = 64
 
@@ -42,6 +50,7 @@ def operators(put):
     data, points = rng.normal(size=(8 * N, N)) / np.sqrt(8 * N), rng.normal(size=(N, 2))
     U, d = rng.normal(size=(N, 4)), 1 + rng.random(N)
     stack = np.stack([spd(N, seed) for seed in range(8)])
+    bump = np.outer([1.0, 2.0, 1.0], [1.0, 2.0, 1.0]) / 16
     line = sp.diags([-1.0, 2.5, -1.0], [-1, 0, 1], (N, N)).tocsr()
     psd = lambda n: co.PSD(co.Dense(put(spd(n), 0)))
     kronecker = lambda: co.Kronecker(psd(8), psd(8))
@@ -69,7 +78,12 @@ def operators(put):
             co.MatrixFree(multiply, (N, N), parameters=(put(spd(N), 0),), dtype=jnp.float64)
         ),
         "toeplitz": lambda: co.PSD(co.Toeplitz(put(np.r_[3.0, 1.0, np.zeros(N - 2)], None))),
+        "convolution": lambda: (
+            co.PSD(co.Convolution(put(bump, None), (8, 8), boundary="zero", centered=True))
+            + 2.0 * co.Identity(N)
+        ),
         "gram": lambda: (lambda D: D.T @ D)(co.Dense(put(data, 0))),
+        "opaque": lambda: co.opaque((lambda D: D.T @ D)(co.Dense(put(data, 0)))),
         "hessian": lambda: co.PSD(
             co.Hessian(energy, put(np.ones(N), 0), parameters=(put(data, 0),))
         ),
@@ -83,6 +97,8 @@ def calls():
         "solve": lambda A, b: co.solve(A, b),
         "cg": lambda A, b: co.solve(A, b, co.CG(tol=1e-10)),
         "gmres": lambda A, b: co.solve(A, b, co.GMRES(tol=1e-10)),
+        "cholesky": lambda A, b: co.solve(A, b, co.Cholesky()),
+        "minres": lambda A, b: co.solve(A, b, co.MINRES(tol=1e-10)),
         "logdet": lambda A, b: co.logdet(A),
         "slq": lambda A, b: co.logdet(A, co.SLQ(probes=8, seed=0)),
         "trace": lambda A, b: co.trace(A),
@@ -90,11 +106,12 @@ def calls():
         "diag": lambda A, b: co.diag(A),
         "lanczos": lambda A, b: co.eig(A, 3, "LM", co.Lanczos(tol=1e-9))[0],
         "lobpcg": lambda A, b: co.eig(A, 3, "LA", co.LOBPCG(tol=1e-9))[0],
-        "svd": lambda A, b: co.svd(A, 3, co.RandomizedSVD(seed=0))[1],
+        "svd": lambda A, b: co.svd(A, 3, co.RandomizedSVD(seed=0), on_failure="ignore")[1],
         "grad_solve": lambda A, b: jax.grad(
             lambda b: jnp.sum(co.solve(A, b, co.CG(tol=1e-10)) ** 2)
         )(b),
-        "grad_logdet": lambda A, b: jax.tree.leaves(jax.grad(lambda A: co.logdet(A))(A))[0],
+        # of X^T X the first leaf is that of X^T, or X itself
+        "grad_logdet": lambda A, b: jax.tree.leaves(jax.grad(lambda A: co.logdet(A))(A))[-1],
     }
 
 
@@ -117,86 +134,199 @@ def on_one(x, axis):
     return jax.device_put(np.asarray(x), jax.devices()[0])
 
 
-def compare(put, pairs, wrap=lambda f: f):
+RANDOM = ("slq", "hutchinson", "svd")  # whose numbers are JAX's in a program, else NumPy's
+
+
+def by_shard(put):
+    """Makers of the operators as `co.shard` places them on the mesh of `put`."""
+    mesh = put(np.ones(DEVICES), 0).sharding.mesh
+    return {
+        name: functools.partial(lambda make: co.shard(make(), mesh), make)
+        for name, make in operators(on_one).items()
+    }
+
+
+def compare(put, pairs, wrap=lambda f: f, place=operators):
     """The largest difference from one device, and how the answer is cut, for each pair of an
     operator and a call; or the error."""
     b, found = np.random.default_rng(5).normal(size=N), {}
-    many, single = operators(put), operators(on_one)
+    many, single = place(put), operators(on_one)
     for name, call in pairs:
         f = calls()[call]
-        expected = np.asarray(f(single[name](), on_one(b, 0)))
+        alone = jax.jit(f) if call in RANDOM else f
+        expected = np.asarray(alone(single[name](), on_one(b, 0)))
+        run = jax.jit(f) if call in RANDOM else wrap(f)
         try:
-            x = wrap(f)(many[name](), put(b, 0))
+            right = put(b, 0) if place is operators else co.shard(b, put(b, 0).sharding.mesh)
+            x = run(many[name](), right)
         except Exception as error:
             found[f"{name} {call}"] = [repr(error)[:300], "", 0]
             continue
         difference = float(np.max(np.abs(np.asarray(x) - expected)))
-        found[f"{name} {call}"] = [difference, str(x.sharding.spec), len(x.devices())]
+        layout = str(getattr(x.sharding, "spec", "one device"))
+        found[f"{name} {call}"] = [difference, layout, len(x.devices())]
     return found
 
 
+KINDS = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
+
+
 def collectives(program):
-    """The sizes of what is summed over devices, and gathered, in the body of each innermost loop of
-    a compiled program. (The loop around that of CG starts it again from a true residual.)"""
+    """The sizes of what devices send to each other in one round of each innermost loop of a
+    compiled program that sends anything. (The loop around that of CG starts it again from a true
+    residual; the loop over the blocks of a kernel sends nothing.)"""
     parts = {
         part.split(maxsplit=1)[0].lstrip("%"): part
         for part in re.split(r"\n(?=%|ENTRY)", program)
         if part.startswith("%")
     }
+    bodies = set(re.findall(r"body=%([\w.\-]+)", program))
 
-    def reached(name, seen):
-        if name in parts and name not in seen:
-            seen.add(name)
-            for other in re.findall(r"%([\w.\-]+)", parts[name]):
-                reached(other, seen)
+    def reached(name, seen, inside):
+        """The parts of a loop, but those of the loops inside of it, which are noted."""
+        seen.add(name)
+        for other in re.findall(r"%([\w.\-]+)", parts[name]):
+            if other in bodies and other not in seen:
+                inside.add(other)
+            elif other in parts and other not in seen:
+                reached(other, seen, inside)
         return seen
 
-    found = []
-    for body in sorted(set(re.findall(r"body=%([\w.\-]+)", program))):
-        text = "\n".join(parts[part] for part in sorted(reached(body, set())))
-        if " while(" in text:
-            continue
-        sizes = {}
-        for kind in ("all-reduce", "all-gather", "all-to-all"):
-            lines = re.findall(rf"= (.*?) {kind}(?:-start)?\(", text)
-            sizes[kind] = [
-                sum(int(np.prod([int(d) for d in shape.split(",") if d])) for shape in shapes)
-                for shapes in (re.findall(r"[a-z]\d+\[([\d,]*)\]", line) for line in lines)
-            ]
-        found.append(sizes)
-    return found
+    sent, nested = {}, {}
+    for body in bodies:
+        nested[body] = set()
+        text = "\n".join(parts[part] for part in reached(body, set(), nested[body]))
+        sent[body] = {kind: sizes_of(text, kind) for kind in KINDS}
+    sends = lambda body: any(sent[body].values()) or any(map(sends, nested[body]))
+    found = [body for body in bodies if sends(body) and not any(map(sends, nested[body]))]
+    return [sent[body] for body in sorted(found)]
+
+
+def sizes_of(text, kind):
+    """How many numbers each collective of a kind gives."""
+    lines = re.findall(rf"= (.*?) {kind}(?:-start)?\(", text)
+    shapes = (re.findall(r"[a-z]\d+\[([\d,]*)\]", line) for line in lines)
+    return [sum(int(np.prod([int(d) for d in s.split(",") if d])) for s in each) for each in shapes]
 
 
 def iterations(put):
-    """What one iteration of CG communicates."""
-    b, makers = np.random.default_rng(5).normal(size=N), operators(put)
-    found = {}
-    for name in ("dense", "low_rank", "kronecker", "gram"):
-        program = jax.jit(calls()["cg"]).lower(makers[name](), put(b, 0)).compile().as_text()
-        found[name] = collectives(program)
+    """What one iteration of CG sends, for each operator as `shard` places it; what that is
+    predicted to be; and the largest difference from the solution on one device."""
+    b, makers, single = np.random.default_rng(5).normal(size=N), by_shard(put), operators(on_one)
+    found, cg = {}, calls()["cg"]
+    for name, make in makers.items():
+        A, right = make(), co.shard(b, put(b, 0).sharding.mesh)
+        program = jax.jit(cg).lower(A, right).compile()
+        expected = np.linalg.solve(np.asarray(single[name]().to_dense()), b)
+        found[name] = {
+            "sent": collectives(program.as_text()),
+            "predicted": traffic(A)._asdict(),
+            "difference": float(np.max(np.abs(np.asarray(program(A, right)) - expected))),
+            "explained": str(co.explain(co.solve, A)),
+        }
     return found
+
+
+def steps(put):
+    """What one step of other methods sends, for a matrix cut by rows."""
+    b, A = put(np.random.default_rng(5).normal(size=N), 0), operators(put)["dense"]()
+    program = lambda call: jax.jit(calls()[call]).lower(A, b).compile().as_text()
+    return {call: collectives(program(call)) for call in ("gmres", "lanczos", "lobpcg")}
+
+
+def by_whole_vectors(put):
+    """What one iteration of CG with X^T X sends for a right side that every device has."""
+    mesh = put(np.ones(DEVICES), 0).sharding.mesh
+    A = co.shard(operators(on_one)["gram"](), mesh)
+    b = place_on_mesh(np.ones(N), mesh, {})
+    program = jax.jit(calls()["cg"]).lower(A, b).compile()
+    return {
+        "sent": collectives(program.as_text()),
+        "leaves": len({id(x) for x in A.arrays()}),
+        "cut": [str(x.sharding.spec) for x in A.arrays()],
+    }
+
+
+def round_trips(put):
+    """For each operator: how far `gather(shard(A))` is from A, its type, and whether it lies on one
+    device; and the largest leaf of each device as a part of the whole."""
+    mesh, found = put(np.ones(DEVICES), 0).sharding.mesh, {}
+    for name, make in operators(on_one).items():
+        A, back = make(), co.gather(co.shard(make(), mesh))
+        places = {len(x.devices()) for x in back.arrays()}
+        far = float(np.max(np.abs(np.asarray(A.to_dense()) - np.asarray(back.to_dense()))))
+        found[name] = [far, type(A).__name__ == type(back).__name__, sorted(places)]
+    return found
+
+
+def limits(put):
+    """What is planned for a stored matrix that fits into the memory of a device, and for one that
+    does not; and what is said of a file that cannot be cut."""
+    A, found = operators(put)["dense"](), {}
+    b = put(np.ones(N), 0)
+    plan = lambda f: co.explain(f, A).rules[-1]
+    found["fits"] = [plan(co.solve), plan(co.logdet)]
+    with (
+        unittest.mock.patch("colinear.operators.dense.memory_to_form", lambda A: 8 * N),
+        unittest.mock.patch("colinear.functions.solve.cost.memory_to_form", lambda A: 8 * N),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        found["large"] = [plan(co.solve), plan(co.logdet)]
+        x, info = co.solve(A, b, info=True)
+        found["cut"] = [str(x.sharding.spec), str(info.method)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "six.npy"
+        np.save(path, np.ones((6, 2)))
+        mesh = b.sharding.mesh
+        try:
+            co.distributed.load_rows(path, mesh)
+        except co.ShapeError as error:
+            found["six rows"] = str(error)
+        np.save(path, np.arange(8.0))
+        rows = co.distributed.load_rows(path, mesh, dtype="float32")
+        found["eight rows"] = [np.asarray(rows).tolist(), str(rows.sharding.spec), str(rows.dtype)]
+    whole = co.shard(np.ones(6), mesh)
+    found["uneven"] = [len(whole.devices()), whole.sharding.is_fully_replicated]
+    return found
+
+
+REPRESENTATIVES = [
+    ("low_rank", "gmres"), ("kernel", "slq"), ("sparse", "logdet"), ("sparse", "diag"),
+    ("sparse", "grad_solve"), ("hessian", "hutchinson"), ("gram", "lobpcg"), ("low_rank", "svd"),
+    ("matrix_free", "trace"),
+]  # fmt: skip
 
 
 def main():
     automatic = place_on(jax.sharding.AxisType.Auto)
     names, few = list(operators(on_one)), ("dense", "low_rank")
-    eager = [(name, call) for name in names for call in ("product", "cg", "diag")]
+    everything = [(name, call) for name in names for call in calls()]
+    is_full = bool(os.environ.get("COLINEAR_FULL"))
+    eager = [(name, call) for name in names for call in ("product", "diag")]
+    eager += [(name, "cg") for name in ("dense", "low_rank", "kernel", "kronecker", "sparse")]
     more = ("solve", "logdet", "slq", "hutchinson", "lanczos", "grad_solve", "grad_logdet")
     eager += [("dense", call) for call in more]
     traced = ("product", "cg", "solve", "logdet", "grad_solve")
+    explicit = [(name, call) for name in few for call in ("product", "cg", "logdet")]
+    explicit += [("kernel", "product")]
+    if is_full:  # JAX asks for `jax.set_mesh` around derivatives outside of a program
+        explicit = [pair for pair in everything if not pair[1].startswith("grad")]
+    of_explicit = place_on(jax.sharding.AxisType.Explicit)
+    few_traced = [(name, call) for name in few for call in traced] + [("kernel", "product")]
     answers = {
-        "eager": compare(automatic, eager),
-        "explicit": compare(
-            place_on(jax.sharding.AxisType.Explicit),
-            [(name, call) for name in few for call in ("product", "cg", "logdet")],
-        ),
-        "explicit jit": compare(
-            place_on(jax.sharding.AxisType.Explicit),
-            [(name, call) for name in few for call in traced],
-            jax.jit,
-        ),
+        "eager": compare(automatic, everything if is_full else eager),
+        "shard": compare(automatic, everything if is_full else REPRESENTATIVES, place=by_shard),
+        "explicit": compare(of_explicit, explicit),
+        "explicit jit": compare(of_explicit, everything if is_full else few_traced, jax.jit),
         "iterations": iterations(automatic),
+        "steps": steps(automatic),
+        "whole vectors": by_whole_vectors(automatic),
+        "round trips": round_trips(automatic),
+        "limits": limits(automatic),
     }
+    if is_full:
+        answers["shard jit"] = compare(automatic, everything, jax.jit, by_shard)
     json.dump(answers, sys.stdout)
 
 

@@ -102,6 +102,36 @@ def test_components_of_a_structured_operator_never_form_it(rng):
     assert model.components_.shape == (2, 3000)
 
 
+@pytest.mark.parametrize("share", [0.3, 0.9, 0.99, 1 - 1e-12])
+@pytest.mark.parametrize("shape", [(60, 8), (7, 20)])
+def test_a_share_of_the_variance_gives_as_many_components_as_scikit_learn(share, shape, rng):
+    X = rng.standard_normal(shape) * rng.uniform(0.1, 3, shape[1])
+    theirs = sklearn.decomposition.PCA(share, svd_solver="full").fit(X)
+    for given in forms(X):
+        ours = PCA(n_components=share).fit(given)
+        assert ours.n_components_ == theirs.n_components_
+        np.testing.assert_allclose(ours.noise_variance_, theirs.noise_variance_, atol=1e-8)
+        np.testing.assert_allclose(
+            ours.explained_variance_ratio_, theirs.explained_variance_ratio_, atol=1e-8
+        )
+
+
+def test_data_without_variance_has_one_component_for_any_share():
+    assert PCA(0.9).fit(np.ones((5, 3))).n_components_ == 1
+
+
+@pytest.mark.parametrize("solver", ["full", "arpack", "randomized"])
+def test_the_solvers_of_components_by_scikit_learns_names(solver, rng):
+    X = rng.standard_normal((60, 20)) * np.logspace(0, -3, 20)
+    theirs = sklearn.decomposition.PCA(3, svd_solver=solver, random_state=1).fit(X)
+    ours = PCA(3, svd_solver=solver, random_state=1).fit(X)
+    np.testing.assert_allclose(ours.components_, theirs.components_, atol=2e-3)
+    np.testing.assert_allclose(ours.singular_values_, theirs.singular_values_, rtol=1e-3)
+    again = PCA(3, svd_solver=solver, random_state=1).fit(X)
+    np.testing.assert_array_equal(ours.components_, again.components_)
+    PCA(3, svd_solver=solver, random_state=np.random.RandomState(3)).fit(X)
+
+
 # ---------------------------------------------------------------------------------------------------- ridge
 
 
@@ -123,6 +153,48 @@ def test_ridge_coefficients_are_those_of_scikit_learn(shape, intercept, rng):
                 np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-7)
                 np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-7)
                 np.testing.assert_allclose(ours.predict(given), theirs.predict(X), atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [[0.1, 3.0, 0.1], np.array([2.0]), np.float32(0.5), 2])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_ridge_has_a_penalty_for_each_target_as_scikit_learn(alpha, intercept, rng):
+    X, Y = rng.standard_normal((40, 6)) + 1, rng.standard_normal((40, 3)) + 3
+    weights = rng.uniform(0.5, 2, 40)
+    given = np.asarray(alpha, float) if isinstance(alpha, list) else alpha
+    theirs = sklearn.linear_model.Ridge(given, fit_intercept=intercept, solver="svd").fit(
+        X, Y, weights
+    )
+    for form in forms(X):
+        ours = Ridge(alpha, fit_intercept=intercept).fit(form, Y, weights)
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-7)
+        np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-7)
+
+
+@pytest.mark.parametrize("solver", ["auto", "cholesky", "svd", "lsqr", "sparse_cg"])
+@pytest.mark.parametrize("shape", [(40, 6), (8, 30)])
+def test_the_solvers_of_ridge_by_scikit_learns_names(solver, shape, rng):
+    X, Y = rng.standard_normal(shape), rng.standard_normal((shape[0], 2))
+    options = {"solver": solver, "tol": 1e-10, "max_iter": 500, "random_state": 0}
+    theirs = sklearn.linear_model.Ridge(0.3, **options).fit(X, Y)
+    for alpha in (0.3, [0.3, 0.3], [0.3, 0.5]):
+        ours = Ridge(alpha, **options).fit(X, Y)
+        np.testing.assert_allclose(ours.coef_[0], theirs.coef_[0], atol=1e-6)
+        assert "solver" in ours.get_params()
+
+
+def test_an_iteration_that_ends_too_early_warns_and_is_counted(rng):
+    X, y = rng.standard_normal((40, 30)), rng.standard_normal(40)
+    with pytest.warns(co.ConvergenceWarning, match="MAX_ITERATIONS"):
+        assert Ridge(1e-6, solver="sparse_cg", max_iter=3).fit(X, y).n_iter_ == 3
+    assert Ridge().fit(X, y).n_iter_ == 1
+
+
+@pytest.mark.parametrize("solver", ["cholesky", "svd", "lsqr", "sparse_cg"])
+def test_every_solver_of_ridge_without_a_penalty_is_least_squares(solver, rng):
+    X, y = rng.standard_normal((30, 4)), rng.standard_normal(30)
+    theirs = sklearn.linear_model.LinearRegression().fit(X, y)
+    ours = Ridge(alpha=0, solver=solver, tol=1e-12).fit(X, y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-8)
 
 
 def test_ridge_without_a_penalty_is_least_squares(rng):
@@ -164,6 +236,18 @@ def test_the_embedding_is_that_of_scikit_learn(affinity, rng):
     np.testing.assert_allclose(ours, theirs, atol=1e-7)
 
 
+@pytest.mark.parametrize("solver", ["arpack", "lobpcg", "amg"])
+def test_the_solvers_of_the_embedding_by_scikit_learns_names(solver, rng):
+    if solver == "amg":
+        pytest.importorskip("pyamg")
+    X = np.concatenate([blobs(rng)] * 3) + 0.1 * rng.standard_normal((120, 2))
+    options = {"affinity": "rbf", "n_jobs": 1}
+    theirs = SpectralEmbedding(2, **options).fit(X)
+    ours = SpectralEmbedding(2, eigen_solver=solver, random_state=3, **options).fit(X)
+    np.testing.assert_allclose(ours.eigenvalues_, theirs.eigenvalues_, atol=1e-6)
+    np.testing.assert_allclose(ours.embedding_, theirs.embedding_, atol=1e-4)
+
+
 def test_precomputed_affinities_may_be_a_matrix_or_any_operator(rng):
     X = blobs(rng)
 
@@ -193,7 +277,26 @@ def test_parts_that_are_not_connected_are_announced():
     ("estimator", "X", "error", "message"),
     [
         (PCA(7), np.ones((4, 9)), ValueError, "an integer from 1 to 4"),
-        (PCA(0.5), np.ones((4, 9)), ValueError, "n_components is 0.5"),
+        (PCA(1.5), np.ones((4, 9)), ValueError, "n_components is 1.5.* a share of the variance"),
+        (PCA(0.0), np.ones((4, 9)), ValueError, "n_components is 0.0"),
+        (PCA("mle"), np.ones((4, 9)), ValueError, "n_components is 'mle'"),
+        (PCA(2, svd_solver="magic"), np.ones((4, 9)), ValueError, "'full', 'arpack', 'randomized'"),
+        (
+            PCA(2, svd_solver="full", method=co.SVD()),
+            np.ones((4, 9)),
+            ValueError,
+            "Leave the other",
+        ),
+        (Ridge(solver="saga"), np.ones((4, 2)), ValueError, "solver is 'saga'; .* 'sparse_cg'"),
+        (Ridge([1.0, 2.0]), np.ones((4, 2)), ValueError, "2 penalties, and y has 1 targets"),
+        (Ridge("strong"), np.ones((4, 2)), ValueError, "one for each target"),
+        (Ridge([[1.0]]), np.ones((4, 2)), ValueError, "one for each target"),
+        (
+            SpectralEmbedding(1, eigen_solver="arnoldi"),
+            np.ones((4, 2)),
+            ValueError,
+            "'lobpcg', 'amg'",
+        ),
         (PCA(), co.Dense(torch.ones(4, 2)), co.BackendError, "operator of torch"),
         (PCA(), co.Dense(np.ones((4, 2), complex)), co.DtypeError, "complex"),
         (PCA(), co.Dense(np.ones((3, 4, 2))), co.ShapeError, "without batch dimensions"),

@@ -17,7 +17,7 @@ from colinear.methods.vectors import LOOK_EVERY, Code
 
 
 def cg(xp: Any, multiply: Any, B: Any, precondition: Any = None, **options: Any) -> Outcome:
-    products = Products(multiply, precondition=precondition)
+    products = Products(multiply, precondition=precondition, take_vectors=True)
     return co.CG().algorithm(xp, products, B, **options)
 
 
@@ -48,6 +48,31 @@ def test_answers_and_statuses_are_those_of_the_host(name: str, blind: Any) -> No
         assert found.residual.item() <= 1e-8
         assert not problem.easy or found.iterations.item() < expected.iterations.item() + LOOK_EVERY
         assert len(found.history) == found.iterations.item() + 1
+
+
+CASES = [
+    (method, name)
+    for method in ("MINRES", "BiCGSTAB", "LSQR", "LSMR")
+    for name, make in ZOO.items()
+    if accepts(method, make())
+]
+
+
+@pytest.mark.parametrize("method, name", CASES)
+def test_other_methods_come_to_the_same_on_one_vector(method: str, name: str, blind: Any) -> None:
+    problem = ZOO[name]()
+    results = []
+    for xp, put in ((blind, torch.as_tensor), (backends.get("numpy"), np.asarray)):
+        A, AH, b = (put(x) for x in (problem.A, problem.A.conj().T.copy(), problem.b[:, :1]))
+        products = Products(lambda X, A=A: A @ X, lambda X, AH=AH: AH @ X, columns=A.shape[-1])
+        options = {"tol": 1e-8, "max_iters": 200, "watch": Monitor()}
+        with np.errstate(all="ignore"):
+            results.append(getattr(co, method)().algorithm(xp, products, b, **options))
+    found, expected = results
+    assert found.X.shape == expected.X.shape
+    assert found.status.item() == expected.status.item()
+    if expected.status.item() == int(co.Status.SUCCESS):
+        assert found.residual.item() <= max(1e-8, 1.01 * expected.residual.item())
 
 
 def test_a_product_that_is_not_finite_spoils_nothing(blind: Any) -> None:

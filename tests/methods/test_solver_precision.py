@@ -249,3 +249,68 @@ def test_in_jax_a_batch_of_operators_and_right_sides_is_mapped_over() -> None:
     np.testing.assert_allclose(A @ host(X), B, atol=1e-8)
     assert info.converged.shape == info.residual.shape == (3, 2)
     assert bool(info.converged.all())
+
+
+# ---------------------------------------------------------------------------------------------------- refinement in double
+
+
+def spread_out(dtype: str, condition: float = 1e5, n: int = 120) -> Any:
+    """A dense definite matrix and a right side of which single precision loses the answer on the way, but can hold it."""
+    rng = np.random.default_rng(0)
+    Q = np.linalg.qr(rng.normal(size=(n, n)))[0]
+    M = (Q * np.geomspace(1, condition, n)) @ Q.T
+    return ((M + M.T) / 2).astype(dtype), rng.normal(size=(n, 2)).astype(dtype)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("method", ["CG", "MINRES"])
+def test_a_run_in_single_precision_that_stagnates_is_refined(
+    method: str, dtype: str, framework: str
+) -> None:
+    pytest.importorskip(framework)
+    xp, (M, B) = co.backends.get(framework), spread_out(dtype)
+    A = co.opaque(co.PSD(co.Dense(M))).to(backend=framework)
+    x, info = co.solve(A, xp.asarray(B), METHODS[method](max_iters=5000), info=True)
+    assert xp.dtype_name(x.dtype) == dtype
+    assert "refined" in info.message
+    X = xp.to_numpy(x).astype(complex)
+    residual = np.linalg.norm(M.astype(complex) @ X - B, axis=0) / np.linalg.norm(B, axis=0)
+    assert residual.max() <= 3.5e-4
+    np.testing.assert_allclose(xp.to_numpy(info.residual), residual, rtol=1e-3)
+
+
+def test_what_single_precision_cannot_hold_is_still_called_stagnation() -> None:
+    M, B = spread_out("float32", condition=1e7)
+    A = co.opaque(co.PSD(co.Dense(M)))
+    with pytest.warns(co.ConvergenceWarning, match="STAGNATION"):
+        x, info = co.solve(A, B[:, 0], co.CG(max_iters=20_000), info=True)
+    residual = np.linalg.norm(M.astype(float) @ x - B[:, 0]) / np.linalg.norm(B[:, 0])
+    assert residual > 3.5e-4
+    assert float(info.residual) == pytest.approx(residual, rel=1e-2)
+
+
+def test_the_refined_answer_has_its_derivatives() -> None:
+    torch = pytest.importorskip("torch")
+    M, B = spread_out("float32")
+    m, b = torch.tensor(M, requires_grad=True), torch.tensor(B[:, 0], requires_grad=True)
+    x, info = co.solve(co.opaque(co.PSD(co.Dense(m))), b, co.CG(max_iters=5000), info=True)
+    assert not info.failed
+    x.sum().backward()
+    expected = np.linalg.solve(M.astype(float), np.ones(len(M)))
+    error = np.linalg.norm(b.grad.numpy() - expected) / np.linalg.norm(expected)
+    assert error < 2e-2
+
+
+def test_functions_of_users_are_not_asked_for_another_precision() -> None:
+    M, B = spread_out("float32")
+    seen: set[Any] = set()
+
+    def multiply(X: Any) -> Any:
+        seen.add(X.dtype)
+        return M @ X
+
+    A = co.PSD(co.MatrixFree(multiply, M.shape, rmatmat=multiply, like=M))
+    with pytest.warns(co.ConvergenceWarning, match="STAGNATION"):
+        co.solve(A, B[:, 0], co.CG(max_iters=5000))
+    assert seen == {np.dtype("float32")}

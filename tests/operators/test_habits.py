@@ -102,6 +102,14 @@ def test_a_star_with_a_vector_is_refused_since_libraries_differ(framework):
         A * b
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_nothing_is_divided_by_an_operator(framework):
+    A, b = given(framework)
+    for numerator in (b, 2.0):
+        with pytest.raises(TypeError, match=r"Use solve\(A, b\), or c \* inv\(A\)"):
+            numerator / A
+
+
 def test_sums_over_axes_in_a_tuple_are_those_of_numpy_and_torch():
     """One axis in a tuple was the sum of all entries."""
     torch = pytest.importorskip("torch")

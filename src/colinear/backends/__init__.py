@@ -12,7 +12,9 @@ import importlib
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
+
+from .. import clock
 
 Array = Any
 
@@ -29,7 +31,7 @@ NAMES: tuple[str, ...] = tuple(
     sum prod max min any all mean argmax argsort sort cumsum
     reshape expand_dims squeeze moveaxis broadcast_to concat stack flip roll take take_along_axis
     tril triu diagonal make_diagonal matrix_transpose
-    matmul einsum vecdot vector_norm rough_norm axpy xpby dot_real three_term column_dot
+    matmul einsum vecdot vector_norm rough_norm axpy xpby descend dot_real three_term column_dot
     inner_products
     cholesky cholesky_solve cholesky_inverse lu_factor lu_solve lu_permutation
     lu_parity ldl_factor ldl_solve ldl_slogdet
@@ -37,16 +39,29 @@ NAMES: tuple[str, ...] = tuple(
     solve_triangular solve_tridiagonal solve_banded map_on_host linear_rule
     tridiagonal_pivots solve_triangular_sum solve_shifted linear_recurrence
     fft ifft fftn ifftn rfftn irfftn
-    sparse_matmul sparse_array scatter_add set_at
+    sparse_matmul sparse_array fuses_diagonals sparse_diagonals diagonals_matmul lay_out
+    scatter_add set_at radial_product
     generator split fold_in normal rademacher uniform
     while_loop fori_loop scan cond loop_map call_host outside_trace
     jvp vjp linearise linear_transpose vmap custom_derivative stop_gradient checkpoint hoist
-    register_pytree tree_map jit warn_later synchronize
+    register_pytree tree_map jit warn_later synchronize watch_operations record
     """.split()
 )
 
+# Whose time `info.times` tells: of factorisations, also within a solve, and of substitutions, which
+# are products with an inverse.
+_PARTS = {
+    clock.FACTORISATION: """
+    cholesky cholesky_inverse lu_factor ldl_factor qr qr_triangle qr_pivoted eigh eigvalsh eig
+    eigvals svd expm solve_tridiagonal solve_banded tridiagonal_pivots
+    """.split(),
+    clock.PRODUCTS: "cholesky_solve lu_solve ldl_solve solve_triangular".split(),
+}
+
 KNOWN = ("numpy", "torch", "jax")
 _FRAMEWORK_OF_ROOT = {"numpy": "numpy", "torch": "torch", "jax": "jax", "jaxlib": "jax"}
+
+_FRAMEWORK_OF_MESH = {"Mesh": "jax", "AbstractMesh": "jax", "DeviceMesh": "torch"}
 
 _loaded: dict[str, ModuleType] = {}
 _callbacks: list[Callable[[ModuleType], Any]] = []
@@ -87,11 +102,47 @@ def _load(name: str) -> ModuleType:
             name=error.name,
         ) from error
     if name not in _loaded:
+        for part, names in _PARTS.items():
+            for each in names:
+                setattr(module, each, timed(part, getattr(module, each)))
+        if name == "torch":
+            clock.watch_compiler(module.is_compiling)
         _loaded[name] = module
         _namespaces.update(dict.fromkeys(module.array_types, module))
         for callback in list(_callbacks):
             callback(module)
     return module
+
+
+def mesh_module(place: Any) -> Any:
+    """Return the file of a backend that cuts arrays over the devices of meshes like this one, or
+    None if `place` is no mesh: a device, say.
+
+    Such a file has `axis_sizes`, `place_on_mesh`, `cuts_of`, `gather_whole`, `from_local_rows`,
+    `local_rows`, `bytes_per_device`, `apply_by_rows` and `CUTS_EVENLY`.
+    """
+    framework = _FRAMEWORK_OF_MESH.get(type(place).__name__)
+    if framework is None or type(place).__module__.partition(".")[0] not in (framework, "jaxlib"):
+        return None
+    return importlib.import_module(f"{get(framework).__name__}.mesh")
+
+
+Timed = TypeVar("Timed", bound=Callable[..., Any])
+
+
+def timed(part: str, f: Timed) -> Timed:
+    """f, whose time is of this part of a call while a clock runs."""
+
+    @functools.wraps(f)
+    def run(*arguments: Any, **options: Any) -> Any:
+        if clock.CLOCKS and (now := clock.running()) is not None:
+            return now.run(part, f, *arguments, **options)
+        return f(*arguments, **options)
+
+    return run  # type: ignore[return-value]
+
+
+factorising = functools.partial(timed, clock.FACTORISATION)
 
 
 def loaded() -> tuple[ModuleType, ...]:

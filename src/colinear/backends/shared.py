@@ -3,9 +3,10 @@ with factors, products along bands, pivots of QR. The framework is that of the a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,10 @@ def loop_map(f: Callable, *arrays: Any) -> Array:
     return stack([f(*elements) for elements in zip(*arrays, strict=True)])
 
 
+def radial_product(form: Any, X: Array, Y: Any, parameters: tuple) -> None:
+    """None: no program multiplies with a kernel of the distance without its matrix."""
+
+
 def itself(x: Any) -> Any:
     """`x`: what a framework does with a value or a function that it need not treat."""
     return x
@@ -78,6 +83,20 @@ def itself(x: Any) -> Any:
 def never(*values: Any) -> bool:
     """False: what a framework does not do."""
     return False
+
+
+@contextlib.contextmanager
+def watch_operations(x: Any) -> Iterator[Any]:
+    """Sees nothing: there are no operations beside x that can be recorded."""
+    yield None
+
+
+def record(f: Callable, arrays: Any) -> None:
+    """None: nothing can be recorded."""
+
+
+def descend(*arrays: Any) -> None:
+    """None: no kernel updates two vectors at once."""
 
 
 def fold_in(gen: Any, i: Any) -> Any:
@@ -386,6 +405,39 @@ def outer_in_band(xp: Any, Y: Any, X: Any, widths: tuple[int, int]) -> Any:
     """The part of Y X^T inside the band: entry (u + i - j, j) is sum_k Y[i, k] X[j, k]."""
     l, u = widths
     return xp.stack([xp.sum(shift(xp, Y, u - r) * X, axis=-1) for r in range(l + u + 1)], axis=-2)
+
+
+# Products by diagonals that are laid out by rows: entry i of each stands in row i of the matrix.
+
+
+def lay_out(values: Array, bits: Array) -> tuple[Array, ...]:
+    """Diagonals (d, m) by rows as `diagonals_matmul` takes them; bit d of a row says that diagonal d
+    has an entry there."""
+    return (values,)
+
+
+def sparse_diagonals(data: Array, structure: Any) -> tuple[Array, ...]:
+    """The entries of a sparse matrix of few diagonals as `diagonals_matmul` takes them."""
+    xp, (offsets, places, bits) = namespace_of(data), structure.diagonals
+    empty = zeros_like(xp, data, (len(offsets) * structure.shape[0],))
+    values = xp.set_at(empty, places, data)
+    return lay_out(xp.reshape(values, (len(offsets), -1)), bits)
+
+
+def diagonals_matmul(parts: tuple[Array, ...], offsets: tuple[int, ...], X: Array) -> Array:
+    """Multiply the matrix of these diagonals by X, (*batch, n, k) or a vector (n,)."""
+    (values,) = parts
+    xp, m, axis = namespace_of(X), values.shape[1], max(-2, -X.ndim)
+    n, above = X.shape[axis], max(0, -min(offsets))
+    shapes = [list(X.shape), list(X.shape)]
+    shapes[0][axis], shapes[1][axis] = above, max(0, m + max(offsets) - n)
+    before, after = (zeros_like(xp, X, tuple(shape)) for shape in shapes)
+    padded, total = xp.concat([before, X, after], axis=axis), None
+    for d, k in zip(values, offsets):
+        part = padded[..., above + k : above + k + m, :] if axis == -2 else padded[above + k :][:m]
+        term = (d[:, None] if axis == -2 else d) * part
+        total = term if total is None else total + term
+    return total
 
 
 # The order of the columns in a QR factorisation with column pivoting, for frameworks that lack it.

@@ -26,6 +26,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .calls import (
+    algorithm_of,
     check_part,
     compile_call,
     deferred,
@@ -34,6 +35,7 @@ from .calls import (
     is_own,
     set_method_names,
     shared_arguments,
+    why_whole,
 )
 from .functions import (
     Function,
@@ -61,6 +63,7 @@ __all__ = [
     "Function",
     "Pattern",
     "Rule",
+    "algorithm_of",
     "arrange",
     "as_pattern",
     "check_part",
@@ -75,6 +78,7 @@ __all__ = [
     "set_operators",
     "signature",
     "subsumes",
+    "why_whole",
 ]
 
 
@@ -91,6 +95,7 @@ def function(
     suits: Callable[[Any, Any], bool] | None = None,
     rewrites: bool | Function = True,
     one_column: Callable[..., bool] | None = None,
+    by_method: Callable[..., Any] | None = None,
 ) -> Function:
     """A new function of linear operators, to which `rule` adds rules.
 
@@ -120,6 +125,10 @@ def function(
     one_column : callable, optional
         `one_column(...)`, with the arguments but the operator: whether the answer is one column, so
         that the figures of its Info are numbers.
+    by_method : callable, optional
+        `by_method(algorithm, A, ...)`: the base case where the named method is one from outside,
+        with an algorithm of its own for this function; by default the algorithm is called with the
+        function's arguments, and what it returns is the answer.
 
     Examples
     --------
@@ -154,7 +163,7 @@ def function(
     f.__signature__ = inspect.Signature(public)  # type: ignore[attr-defined]
     f.parameters, f.operand = tuple(p.name for p in parameters), operand
     f._method_at = f.parameters.index("method") - 1 if "method" in f.parameters else None
-    f.examples, f.one_column = examples or {}, one_column
+    f.examples, f.one_column, f.by_method = examples or {}, one_column, by_method
     f.forwards, f.suits, f.rewrites = forwards, suits or has_needs, rewrites
     f.lends = is_own(base)
     return f

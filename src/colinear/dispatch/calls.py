@@ -4,6 +4,7 @@ ordinary modes, and frames enough for a deep tree."""
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import inspect
 import sys
@@ -18,17 +19,16 @@ from ..status import Pending, Status, Test, Told, ask, explanation, read_status,
 from . import signatures
 from .resolution import Rule
 
-# Modes that a user has set in a framework and that do not hold for our own formulas: JAX's strict
-# ones, and meshes with explicit axes (`backends/jax/control.py`).
+# Modes of a framework that calls need or must leave: JAX's strict ones and meshes with explicit axes
+# (`backends/jax/control.py`), and meshes of torch (`backends/torch/mesh.py`).
 
 
-_is_strict: Callable[..., bool] | None = None  # JAX's, as soon as JAX is used
+modes: list[Any] = []  # the frameworks in use that have such modes
 
 
 def _watch(xp: Any) -> None:
-    global _is_strict
-    if xp.name == "jax":
-        _is_strict = xp.is_strict
+    if hasattr(xp, "is_strict"):
+        modes.append(xp)
 
 
 backends.on_load(_watch)
@@ -37,15 +37,14 @@ backends.on_load(_watch)
 def are_strict(A: Any = None) -> bool:
     """Whether our formulas must not run in the modes that are set, or that an operator or array
     brings along. (torch.compile, which would trace the question, has none.)"""
-    if _is_strict is None or (signatures.is_compiling is not None and signatures.is_compiling()):
+    if not modes or (signatures.is_compiling is not None and signatures.is_compiling()):
         return False
-    return _is_strict(A)
+    return any(xp.is_strict(A) for xp in modes)
 
 
 def ordinary(f: Callable, *arguments: Any) -> Any:
-    """`f(*arguments)` in the ordinary modes of JAX, and with automatic axes of the mesh of the first
-    argument."""
-    return backends.get("jax").enter(f, *arguments)
+    """`f(*arguments)` in the ordinary modes, and in that of the mesh of the first argument."""
+    return next(xp for xp in modes if xp.is_strict(*arguments[:1])).enter(f, *arguments)
 
 
 LENDERS = frozenset({"jax", "torch"})  # the frameworks whose arrays NumPy may compute with
@@ -88,7 +87,7 @@ def entry(f: Entered) -> Entered:
 
     @functools.wraps(f)
     def entered(*arguments: Any) -> Any:
-        return ordinary(f, *arguments) if _is_strict is not None and are_strict() else f(*arguments)
+        return ordinary(f, *arguments) if modes and are_strict(*arguments[:1]) else f(*arguments)
 
     return cast(Entered, entered)
 
@@ -247,6 +246,16 @@ def unfit(method: Any, A: Any) -> NotForPart:
     )
 
 
+# The functions whose question is answered by the algorithm for another one.
+ANSWERED_BY = {"solve": "inv", "lstsq": "pinv", "eigmax": "eig", "eigmin": "eig"}
+
+
+def algorithm_of(method: Any, function: str) -> Callable[..., Any] | None:
+    """The algorithm of its own that a method from outside has for this function; None if it has
+    none."""
+    return getattr(method, ANSWERED_BY.get(function, function), None)
+
+
 def has_needs(A: Any, method: Any) -> bool:
     """Whether A is known to have the properties that the method needs."""
     return not method.needs & ~A.properties
@@ -268,6 +277,8 @@ def why_whole(rule: Rule, method: Any, A: Any) -> str:
     name = type(method).__name__
     if rule.direct and getattr(method, "is_iterative", False):
         return f"{name} was asked for, which only multiplies by A"
+    if rule.direct and algorithm_of(method, rule.function) is not None:
+        return f"{name} was asked for, which is an algorithm of its own"
     if not rule.estimates and getattr(method, "is_stochastic", False):
         return f"it has no standard error, which {name} gives"
     uses = getattr(method, "runs_on", None)  # of a method that makes use of the structure itself
@@ -303,7 +314,8 @@ def misuse(f: Any, most: int, excess: tuple[Any, ...], unknown: dict[str, Any]) 
     text = f"{f.name}() got an unexpected keyword argument {option!r}."
     owners = _method_options(option) if "method" in f.parameters else ()
     if not owners:
-        return TypeError(text)
+        close = difflib.get_close_matches(option, (*f.parameters, "info", "on_failure"))
+        return TypeError(f"{text} Did you mean {close[0]!r}?" if close else text)
     others = f" (so have {', '.join(owners[1:4])})" if len(owners) > 1 else ""
     shown = repr(value) if isinstance(value, (int, float, str)) else "..."
     return TypeError(

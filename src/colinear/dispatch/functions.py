@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import itertools
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
+from ..clock import CLOCKS, DISPATCH, OTHER, as_part, clocked, may_tick, running
 from ..info import Info, Scope, planning, reported, state, summarise
 from ..status import ON_FAILURE, combine, deliver, failed, overlook, settle, tell_later
 from . import calls, signatures
 from .calls import (
+    ANSWERED_BY,
     NotForPart,
+    algorithm_of,
     check_parameters,
     not_a_method,
     positional,
@@ -52,6 +55,7 @@ class Function:
     rewrites: bool | Function
     lends: bool  # whether it is ours, so that NumPy may compute it for others
     one_column: Callable[..., bool] | None
+    by_method: Callable[..., Any] | None
     implicit: Callable[[Any], Any] | None = None  # decorates rules that go by eigenvectors
     parameters: tuple[str, ...]  # of rules, the operator first
     operand: int  # where the operator stands in a call
@@ -66,6 +70,7 @@ class Function:
         self._index = RuleIndex(self._parts, self.base_rule)
         self._cache: dict[Signature, Resolution] = {}
         self._rewritings: dict[tuple[int, ...], Rule] = {}
+        self._answered_by = ANSWERED_BY.get(name, name)
         self._number = next(_numbers)
         _functions[self._number] = self
 
@@ -81,8 +86,10 @@ class Function:
     ) -> Any:
         """A call whose arguments have been sorted into the operator and the rest, as rules take
         them."""
-        if calls._is_strict is not None and calls.are_strict(A):
+        if calls.modes and calls.are_strict(A):
             return calls.ordinary(self._call, A, arguments, info, on_failure)
+        if (info or on_failure == "raise") and state.current is None and may_tick():
+            return clocked(self._call, A, arguments, info, on_failure)
         method = None if self._method_at is None else arguments[self._method_at]
         if method is not None and not getattr(type(method), "_is_method", False):
             raise not_a_method(self.name, method)
@@ -94,7 +101,8 @@ class Function:
                 return result
         if state.current is None:
             state.call = None
-        chosen = self.find(A, arguments)
+        find = as_part(DISPATCH, self.find) if CLOCKS else self.find
+        chosen = find(A, arguments)
         call = self._run if method is None else self._call_by_method
         try:
             return call(chosen, A, arguments, info, on_failure)
@@ -127,6 +135,8 @@ class Function:
         why = why_whole(chosen, method, A)
         displaced = (chosen, why) if why else None
         chosen = self.base_rule if why else chosen
+        if chosen.is_base and not self.forwards and hasattr(method, self._answered_by):
+            chosen = self._rule_of_method(method)
         if not getattr(method, "needs", 0):
             return self._run(chosen, A, arguments, info, on_failure, displaced)
         outer = state.split
@@ -150,6 +160,20 @@ class Function:
             state.split = outer
         del reports[count:]  # of the parts before
         return self._run(self.base_rule, A, arguments, info, on_failure, displaced)
+
+    def _rule_of_method(self, method: Any) -> Rule:
+        """What takes the place of the base case where the method brings an algorithm of its
+        own."""
+        own: Any = algorithm_of(method, self.name)
+        at: Any = self._method_at
+
+        def answer(A: Any, *arguments: Any) -> Any:
+            if self.by_method is not None:
+                return self.by_method(own, A, *arguments)
+            run = functools.partial(own, A, *arguments[:at], *arguments[at + 1 :])
+            return Choice(run, method.name, why="asked for")
+
+        return Rule(self.name, answer, Pattern(None), name=self.base_rule.name, is_base=True)
 
     def _run(
         self,
@@ -177,9 +201,12 @@ class Function:
             outer.reports.append(gathered)
             return result
         try:
-            result = chosen.implementation(A, *arguments)
-            while type(result) is Choice:
-                result = result.run()
+            if CLOCKS:
+                result, _ = self._perform(chosen, A, arguments)
+            else:
+                result = chosen.implementation(A, *arguments)
+                while type(result) is Choice:
+                    result = result.run()
         except BaseException:
             if outer is None:
                 state.unasked.clear()
@@ -288,18 +315,13 @@ class Function:
         way; None if it is the outermost call, and is to be run again."""
         outer, display = state.current, state.display
         state.current = current = Scope([], is_detailed=True)
+        title = ""
         if display is not None:
             rule = "" if chosen.is_base else f" ({chosen.name})"
             title = f"{self.name} {'x'.join(map(str, A.shape))}{rule}"
             depth = display.enter(title)
-        is_timed = signatures.is_compiling is None or not signatures.is_compiling()
-        start = time.perf_counter() if is_timed else 0.0
         try:
-            result = chosen.implementation(A, *arguments)
-            while type(result) is Choice:
-                if display is not None:
-                    display.rename(f"{title} by {result}")
-                result = result.run()
+            result, times = self._perform(chosen, A, arguments, title)
         except BaseException:
             if outer is None:
                 state.unasked.clear()
@@ -310,9 +332,31 @@ class Function:
                 display.leave(depth)
         if outer is None and state.waiting is None and not settle(current.reports):
             return None, None
-        seconds = time.perf_counter() - start if is_timed else None
         one_column = self.one_column is not None and self.one_column(*arguments)
-        return result, summarise(current.reports, self.name, chosen.name, one_column, seconds)
+        return result, summarise(current.reports, self.name, chosen.name, one_column, times)
+
+    def _perform(
+        self, chosen: Rule, A: Any, arguments: tuple[Any, ...], title: str = ""
+    ) -> tuple[Any, dict[str, float] | None]:
+        """The result of a rule or the base case, and its seconds by part if a clock runs; `title`:
+        what the display calls it, if there is one."""
+        clock = running() if CLOCKS else None
+        begun = None if clock is None else clock.begin(self, chosen, A, arguments)
+        mark, how = 0.0 if clock is None else clock.read()[OTHER], chosen.name
+        try:
+            result = chosen.implementation(A, *arguments)
+            while type(result) is Choice:
+                how = result.method or how
+                if clock is not None:  # until now it was chosen
+                    clock.regard_as_dispatch(mark)
+                if title:
+                    state.display.rename(f"{title} by {result}")
+                result = result.run()
+        except BaseException:
+            if clock is not None:
+                clock.abandon(begun)
+            raise
+        return result, None if clock is None else clock.end(begun, how, result)
 
     # ------------------------------------------------------------------ rules
 

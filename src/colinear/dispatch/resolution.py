@@ -94,9 +94,8 @@ class Cost:
 
     def __str__(self) -> str:
         flops = _human(self.flops, 1000.0, ("", "k", "M", "G", "T", "P", "E"))
-        memory = _human(self.memory, 1024.0, ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
-        time = "" if math.isnan(self.seconds) else f", {_time_text(self.seconds)}"
-        return f"{flops}flop, {memory}B{time}"
+        time = "" if math.isnan(self.seconds) else f", {time_text(self.seconds)}"
+        return f"{flops}flop, {memory_text(self.memory)}{time}"
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
@@ -116,7 +115,12 @@ def _human(x: float, step: float, prefixes: tuple[str, ...]) -> str:
     return f"{x:.3g} {prefixes[power] if math.isfinite(x) else ''}"
 
 
-def _time_text(seconds: float) -> str:
+def memory_text(count: float) -> str:
+    """Bytes as `12.3 KiB`."""
+    return _human(count, 1024.0, ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")) + "B"
+
+
+def time_text(seconds: float) -> str:
     """A time of two digits: more a forecast does not have."""
     most = {"us": 1e-3, "ms": 1.0, "s": 120.0, "min": 7200.0, "h": math.inf}
     unit = next(unit for unit, limit in most.items() if not seconds >= limit)

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..autodiff.implicit import Equation, equation
 from ..backends import Array, namespace_of, positive_or_one, program
+from ..clock import CLOCKS, PRODUCTS, as_part
 from ..errors import DtypeError, ShapeError
 from ..info import Info, is_detailed, recording, report, total
 from ..methods.iterate import Outcome, Products, described, refined, without_unknowns
@@ -32,7 +33,13 @@ from .inverse import (
     inverse_shape,
     transpose_parts,
 )
-from .runs import check_inner_failures, outcome_when_run, sampled_terms
+from .runs import (
+    check_inner_failures,
+    may_refine,
+    outcome_when_run,
+    refine_in_double,
+    sampled_terms,
+)
 
 # A^-1 (or A^+) applied by an iterative method: what an `Inverse` keeps where nothing was factored.
 
@@ -122,11 +129,16 @@ class Iterated(LinearOperator):
                 X, info = _rescaled(self, factor).run(B, vector, rounded)
                 return X * xp.astype(factor, X.dtype), info
             narrow = dtype if rounded is None else rounded
+            is_refined = is_seen and narrow == working and may_refine(self, B, tol, outcome)
+            if is_refined:
+                X, outcome, message = refine_in_double(self, B, X, tol, outcome)
             if narrow != working and not method.least_squares and 0 not in X.shape:
                 outcome = _as_rounded(xp, self, X, B, narrow, outcome)
         info = described(
             xp, outcome, method, watch, self.preconditioner is not None, self.A.shape[-1]
         )
+        if is_refined:
+            info = info.replace(message=f"{message} {info.message}".rstrip())
         info = check_inner_failures(info, self.A, xp.stop_gradient(X), dropped)
         if method.least_squares:  # judged by products with the adjoint
             info = check_inner_failures(info, self.A.H, xp.stop_gradient(B), dropped)
@@ -223,12 +235,12 @@ def outcome_of(
     }
     if method.least_squares:
         options["consistent"] = inverse.consistent
-    full = _products(A, M, method, B.dtype)
+    full = products_of(A, M, method, B.dtype)
     if method.precision is None:
         return method.algorithm(xp, full, B, **options)
     single = xp.complex64 if xp.is_complex(B) else xp.float32
     A, M = (_lowered(each, method.precision) for each in (A, M))
-    correct = functools.partial(method.algorithm, xp, _products(A, M, method, single))
+    correct = functools.partial(method.algorithm, xp, products_of(A, M, method, single))
     return refined(xp, full, correct, B, single, **options)
 
 
@@ -253,15 +265,16 @@ def _start(x0: Array, A: LinearOperator, B: Array, name: str) -> Array:
     return xp.astype(X0, B.dtype)
 
 
-def _products(A: LinearOperator, M: LinearOperator | None, method: Any, dtype: Any) -> Products:
+def products_of(A: LinearOperator, M: LinearOperator | None, method: Any, dtype: Any) -> Products:
     terms = sampled_terms(A, method) if method.needs_terms else None
     A, M = make_ready(A), make_ready(M)
     both = method.needs_adjoint or (terms is not None and terms.squared)
+    product = _timed_product if CLOCKS else _product
     return Products(
-        multiply=_product(A, dtype),
-        adjoint=_product(A.H, dtype) if both else None,
-        precondition=None if M is None else _product(M, dtype),
-        precondition_adjoint=_product(M.H, dtype) if both and M is not None else None,
+        multiply=product(A, dtype),
+        adjoint=product(A.H, dtype) if both else None,
+        precondition=None if M is None else product(M, dtype),
+        precondition_adjoint=product(M.H, dtype) if both and M is not None else None,
         columns=A.shape[-1],
         terms=terms,
         take_vectors=True,
@@ -294,6 +307,10 @@ def _product(A: LinearOperator, dtype: Any) -> Any:
         # torch's matrix, made once: that costs a fifth of a product with 10,000 rows
         vector = A.S.__matmul__
     return lambda X: vector(X) if X.ndim == 1 else block(X)
+
+
+def _timed_product(A: LinearOperator, dtype: Any) -> Any:
+    return as_part(PRODUCTS, _product(A, dtype))
 
 
 PRODUCTS_UNTIL_ASSEMBLED = 64  # of derivatives: about as many as it takes to assemble a matrix
@@ -376,6 +393,8 @@ def solve_for_derivative(
     xp, method = namespace_of(B), inverse.method
     tol = float(method.tolerance(xp, B.dtype)) if tol is None else tol
     outcome = outcome_of(inverse, watch, tol, (B,))
+    if not xp.is_traced(outcome.status) and may_refine(inverse, B, tol, outcome):
+        outcome = refine_in_double(inverse, B, outcome.X, tol, outcome)[1]
     info = described(
         xp, outcome, method, watch._replace(vector=False), inverse.preconditioner is not None
     )
@@ -463,8 +482,10 @@ class Attempts(LinearOperator):
             and not self.properties & POSITIVE_SEMIDEFINITE
             and len(infos) == 2
         )
+        # nor has one that was stopped given the answer
+        is_kept = info.failed or guessed or info.status is Status.STOPPED
         return best, info.replace(
-            status=info.status if info.failed or guessed else Status.FELL_BACK,
+            status=info.status if is_kept else Status.FELL_BACK,
             message=message,
             iterations=total(i.iterations for i in infos),
             matvecs=total(i.matvecs for i in infos),

@@ -1,22 +1,26 @@
-"""Runs of iterations: with products that may fail themselves, as one node of a program of
-`torch.compile`, and on minibatches of terms."""
+"""Runs of iterations: with products that may fail themselves, refined in double precision, as one
+node of a program of `torch.compile`, and on minibatches of terms."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..backends import Array, get, namespace_of
+from ..backends import Array, get, namespace_of, positive_or_one, program
 from ..errors import MethodError
 from ..info import Info, recording
-from ..methods.iterate import Outcome, described
+from ..methods.iterate import Outcome, Products, described, refined
 from ..methods.loop import Monitor
 from ..methods.svrg import Terms
+from ..methods.vectors import column_norms, status_of
 from ..operators import LinearOperator, Product
+from ..operators.autograd import make_ready
 from ..operators.terms import NOT_A_SUM, minibatch, term_count
 from ..properties import POSITIVE_SEMIDEFINITE
+from ..rates import share_of_memory
 from ..status import Status, combine, deliver, failed
 from .inverse import TURNED, inverse_context, shape_of
 
@@ -71,6 +75,104 @@ def check_inner_failures(
     message = f"a product with A, which is {inner} itself, failed ({name}). {info.message}".rstrip()
     converged = info.converged & (worst < int(Status.STOPPED))
     return info.replace(status=combine([info._status, worst]), converged=converged, message=message)
+
+
+# Runs in single precision that stagnate, refined: residuals in double precision, corrections by runs of
+# the same method in single. The answer is given in single precision, and judged as it is given.
+
+
+def _holds_function(A: LinearOperator) -> bool:
+    """Whether A multiplies by a function of a user's, which may compute in one precision alone."""
+    waiting: list[Any] = [A]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, LinearOperator):
+            for name in node._fields:
+                value = getattr(node, name)
+                if name in node._dynamic:
+                    waiting.append(value)
+                elif callable(value) and not isinstance(value, type):
+                    return True
+        elif isinstance(node, tuple):
+            waiting.extend(node)
+    return False
+
+
+SHARE_FOR_DOUBLE = 1 / 8  # of the memory, that a copy of an operator in double precision may take
+
+
+def may_refine(inverse: Any, B: Array, tol: float, outcome: Outcome) -> bool:
+    """Whether a run in single precision has stagnated, and residuals in double might help."""
+    xp, A, method = namespace_of(B), inverse.A, inverse.method
+    wide = xp.dtype_from("float64")
+    if A.is_neutral or A.dtype != B.dtype or not tol >= xp.eps(B.dtype) > xp.eps(wide):
+        return False  # in JAX there may be no double precision
+    if method.precision or method.least_squares or method.needs_terms or method.callback:
+        return False
+    if not (status_of(xp.to_numpy(outcome.status)) == int(Status.STAGNATION)).any():
+        return False
+    size = sum(2.0 * x.itemsize * math.prod(x.shape) for x in A.arrays())
+    if size > share_of_memory(A, SHARE_FOR_DOUBLE, 2.0**32):
+        return False
+    return not (_holds_function(A) or multiplies_by_iteration(A))
+
+
+def refine_in_double(
+    inverse: Any, B: Array, X: Array, tol: float, outcome: Outcome
+) -> tuple[Array, Outcome, str]:
+    """The answer and the outcome, better in the columns that could be improved, and a sentence on
+    what was done."""
+    xp, plain = namespace_of(B), inverse.detach()
+    wide = xp.dtype_from("complex128" if xp.is_complex(B) else "float64")
+    A, (B2, X2) = plain.A.to(dtype=wide), (xp.astype(xp.stop_gradient(x), wide) for x in (B, X))
+    used = int(xp.max(outcome.iterations))
+    left = max(inverse.method.iterations(*inverse.A.shape[-2:]) - used, 0)
+    # half of the tolerance is left to rounding
+    correct = program(xp.name, _corrected, inverse.method, tol / 2, left)
+    double = correct(plain._replace(x0=None), A, B2, X2)
+    Y = xp.astype(double.X, B.dtype)
+    R = B2 - A @ xp.astype(Y, wide)
+    residual = column_norms(xp, R) / positive_or_one(xp, column_norms(xp, B2))
+    residual = xp.astype(residual, outcome.residual.dtype)
+    is_better = (residual <= tol) | (residual < outcome.residual)
+    is_lost = (residual > tol) & (double.status == int(Status.SUCCESS))
+    status = xp.where(is_lost, int(Status.STAGNATION), double.status)
+    status = xp.where(residual <= tol, int(Status.SUCCESS), status)
+    Y = xp.where(is_better[..., None, :], Y, xp.stop_gradient(X))
+    if xp.is_differentiated(B, *inverse.arrays()):
+        Y = inverse.attach_derivatives(B, Y)
+    message = "It stagnated in single precision, and was refined by residuals in double."
+    if xp.to_numpy(is_lost).any():
+        message += (
+            " What is left is rounding: no answer in this dtype has a much smaller residual."
+            " Give A and b in double precision."
+        )
+    found = outcome._replace(
+        X=Y,
+        status=xp.where(is_better, status, outcome.status),
+        iterations=outcome.iterations + double.iterations,
+        matvecs=outcome.matvecs + double.matvecs,
+        residual=xp.where(is_better, residual, outcome.residual),
+    )
+    return Y, found, message
+
+
+def _corrected(
+    xp: Any,
+    method: Any,
+    tol: float,
+    max_iters: int,
+    inverse: Any,
+    A: LinearOperator,
+    B: Array,
+    X0: Array,
+) -> Outcome:
+    """A X = B in the precision of B, refined by runs of the inverse in its own."""
+    products = Products(make_ready(A).__matmul__, columns=A.shape[-1], take_vectors=True)
+    low = inverse.A.dtype
+    inner = iterated.products_of(inverse.A, inverse.preconditioner, method, low)
+    correct = functools.partial(method.algorithm, xp, inner)
+    return refined(xp, products, correct, B, low, tol=tol, max_iters=max_iters, X0=X0)
 
 
 # Iterations under `torch.compile`: one node of the compiled program, which runs Python's loop when

@@ -122,10 +122,10 @@ __all__ = [
     "nystrom", "rp_cholesky", "range_finder", "interpolative", "cur",
 ]  # fmt: skip
 
-_METHODS = [
+_METHODS = [  # those of which none is made are what others share
     name
     for name in methods.__all__
-    if isinstance(getattr(methods, name), type) and name != "Method"
+    if isinstance(getattr(methods, name), type) and not getattr(methods, name).__subclasses__()
 ]
 set_method_names(
     lambda: _METHODS,

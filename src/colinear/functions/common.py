@@ -11,26 +11,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..backends import Array, adjoint, get, is_array, namespace_of
-from ..dispatch import Pattern
+from ..backends import Array, get, is_array, mesh_module, namespace_of
 from ..errors import ShapeError, TooLargeError
 from ..info import Info, report
 from ..operators import (
-    Adjoint,
     Dense,
     Diagonal,
     Identity,
     LinearOperator,
-    LowRank,
-    Sliced,
-    Sum,
-    Transpose,
-    hstack,
 )
 from ..operators.context import kind_of
 from ..operators.tree import inside_out
-from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
-from ..rates import share_of_memory
+from ..properties import POSITIVE_DEFINITE
+from ..rates import memory_to_form, share_of_memory
 from ..status import Status, failed, first_failure, is_finite, is_unseen, state, take_for_granted
 
 # Arrays as the functions see them: as matrices, in which precision, and whether their values can
@@ -78,8 +71,9 @@ def to_computing_dtype(xp: Any, x: Array) -> Array:
 def dense(A: LinearOperator) -> Array:
     """The matrix to compute with; traced, if what is computed from it will be. One that is not
     there is formed up to half of the memory, 8 GiB where that is not known."""
-    size = 0 if type(A) is Dense else math.prod(A.shape) * max(4, getattr(A.dtype, "itemsize", 8))
+    size = 0 if is_stored(A) else math.prod(A.shape) * max(4, getattr(A.dtype, "itemsize", 8))
     if size and size > (limit := share_of_memory(A, LARGEST_SHARE, 8 * 2.0**30)):
+        check_copy(A, size)
         m, n = A.shape[-2:]
         raise TooLargeError(
             f"A is {m}x{n}, and no rule or iteration computes this of it: its matrix would have "
@@ -92,6 +86,35 @@ def dense(A: LinearOperator) -> Array:
     xp = A.xp
     matrix = to_computing_dtype(xp, A.A if type(A) is Dense else A._dense())
     return xp.staged(matrix) if xp.is_functional else matrix
+
+
+SURELY_STORED = 2**24  # bytes of a matrix that are copied whatever else is in memory
+
+
+def is_stored(A: LinearOperator) -> bool:
+    """Whether the matrix is there, and memory allows the copy that a factorisation makes: where it
+    is cut over the devices of a mesh, each of them has all of that copy."""
+    if not isinstance(A, Dense):
+        return False
+    size = math.prod(A.shape) * getattr(A.dtype, "itemsize", 8)
+    if mesh_module(A._context.device) is not None:
+        return size <= memory_to_form(A)
+    return size <= SURELY_STORED or size <= share_of_memory(A, LARGEST_SHARE, math.inf)
+
+
+def check_copy(A: LinearOperator, size: float) -> None:
+    """Raise an error if A is a matrix that is there, in memory or in a file, and too large to be
+    copied."""
+    if A._is_out_of_core or isinstance(A, Dense):
+        where = "is in memory, with no room for another"
+        if A._is_out_of_core:
+            where = "is not in memory: it lies in a file, or comes a chunk at a time"
+        m, n = A.shape[-2:]
+        raise TooLargeError(
+            f"A is {m}x{n} and {where}. No rule or iteration computes this of it without a copy of "
+            f"{size / 2**30:.3g} GiB. Ask for less (k= in eig and svd, solve instead of inv), name "
+            "an iterative method, or make the copy: Dense(np.array(x))."
+        )
 
 
 def to_result_dtype(xp: Any, x: Array, dtype: Any) -> Array:
@@ -405,88 +428,6 @@ def has_no_zero(x: Array) -> bool:
     """Whether no number is zero; taken for granted where values cannot be seen at no cost."""
     values = namespace_of(x).peek(x)
     return values is None or bool((values != 0).all())
-
-
-# Orthonormal columns as operators: some of them, all of them in another order, and those that are
-# missing to a basis.
-#
-# What `svd`, `qr` and `nullspace` return is put together from these, so it keeps the structure of
-# its parts.
-
-
-def orthonormal(*patterns: Any) -> Pattern:
-    """The pattern of operators with orthonormal columns, of any class: more specific than each
-    of the patterns that it meets."""
-    whole = Stiefel | Stiefel
-    for pattern in patterns:
-        whole = whole | Stiefel[pattern]
-    return whole
-
-
-def has_orthonormal_columns(A: LinearOperator) -> bool:
-    """Whether A^H A = I is known."""
-    return bool(A.properties & STIEFEL)
-
-
-def has_orthonormal_rows(A: LinearOperator) -> bool:
-    """Whether A A^H = I is known: A is unitary, or was made as the adjoint or transpose of
-    orthonormal columns."""
-    inside = getattr(A, "A", None) if type(A) in (Adjoint, Transpose) else None
-    made_from = (A.__dict__.get("_adjoint_of"), A.__dict__.get("_transpose_of"), inside)
-    return bool(A.properties & UNITARY) or any(
-        B is not None and has_orthonormal_columns(B) for B in made_from
-    )
-
-
-def first_columns(A: LinearOperator, k: int) -> LinearOperator:
-    """The first k columns; of orthonormal ones they are known to be so."""
-    return (
-        A if k == A.shape[-1] else Sliced(A, slice(None), range(k))._claim(A.properties & STIEFEL)
-    )
-
-
-def _is_first_of_identity(U: LinearOperator) -> bool:
-    """Whether U is the first columns of an identity."""
-    return (
-        isinstance(U, Sliced)
-        and isinstance(U.A, Identity)
-        and U.rows == range(U.shape[-2])
-        and U.cols == range(U.shape[-1])
-    )
-
-
-def complement(U: LinearOperator) -> LinearOperator:
-    """Orthonormal columns that complete those of U (m x r) to a basis: m x (m - r), kept as m x r
-    numbers.
-
-    They are the last columns of the block reflector H = I - W (I + U_1^H S)^-1 W^H with W = U + [S;
-    0], where U_1 = S |U_1| is the polar decomposition of the first r rows: H U = -[S; 0], and I +
-    |U_1| is never ill-conditioned. Any unitary S would do, so it has no derivative.
-    """
-    m, r = U.shape[-2:]
-    if r in (0, m) or _is_first_of_identity(U):
-        return Sliced(identity_like(U, m), slice(None), range(r, m))._claim(STIEFEL)
-    xp = U.xp
-    M = to_computing_dtype(xp, U.to_dense())
-    head = M[..., :r, :]
-    X, _, Yh = xp.svd(xp.stop_gradient(head))
-    S, I = xp.matmul(X, Yh), xp.eye(r, dtype=M.dtype, device=xp.device_of(M))
-    W = xp.concat([head + S, M[..., r:, :]], axis=-2)
-    capacitance = I + xp.matmul(adjoint(xp, head), S)
-    core = -xp.lu_solve(*xp.lu_factor(capacitance), xp.broadcast_to(I, capacitance.shape))
-    W, core = to_result_dtype(xp, W, U.dtype), to_result_dtype(xp, core, U.dtype)
-    H = Sum(identity_like(U, m), LowRank(W, core=core))._claim(UNITARY | SELF_ADJOINT)
-    return Sliced(H, slice(None), range(r, m))._claim(STIEFEL)
-
-
-def completed(U: LinearOperator, k: int) -> LinearOperator:
-    """Orthonormal columns, and as many more of the complement as make k."""
-    r = U.shape[-1]
-    if k <= r:
-        return first_columns(U, k)
-    if r == 0 or _is_first_of_identity(U):
-        return first_columns(identity_like(U, U.shape[-2]), k)
-    return hstack(U, first_columns(complement(U), k - r))._claim(STIEFEL)
 
 
 MARGIN = 10  # by which a condition number must stay below what the dtype can tell from infinity

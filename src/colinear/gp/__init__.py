@@ -1,5 +1,5 @@
 """Gaussian processes with structured covariances: the likelihood, what is predicted, samples, and
-three kernels.
+kernels of the distance.
 
 A convenience outside the core, which `import colinear` does not load: each of these is a few lines
 of `solve`, `logdet` and `diag`, so a Kronecker product with noise or a low rank with a diagonal is
@@ -16,13 +16,18 @@ True
 
 from __future__ import annotations
 
-from .covariances import covariance_root, matern32, matern52, rbf, sample
+from .covariances import covariance_root, sample
+from .kernels import matern12, matern32, matern52, periodic, radial, rational_quadratic, rbf
 from .regression import Posterior, log_marginal_likelihood, posterior
 
 __all__ = [
     "rbf",
+    "matern12",
     "matern32",
     "matern52",
+    "rational_quadratic",
+    "periodic",
+    "radial",
     "log_marginal_likelihood",
     "posterior",
     "Posterior",

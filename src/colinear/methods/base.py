@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..backends import Array
+from ..dispatch import algorithm_of
 from ..errors import MethodError
 from ..properties import CLOSED, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, strongest_names
 from ..status import Status
@@ -23,7 +24,14 @@ from .loop import watching
 
 
 class Method:
-    """What `method=` takes. A subclass is a frozen dataclass of the method's options."""
+    """What `method=` takes. A subclass is a frozen dataclass of the method's options.
+
+    A method from outside serves a function by an attribute of the function's name: `inv(A)` gives
+    the map B -> A^-1 B (which serves `solve` too), `pinv(A)` the map B -> A^+ B (and `lstsq`),
+    `eig(A, k, which)` values and vectors, `svd(A, k)` U, s and V. What these find is judged and
+    differentiated here. The algorithm of any other function takes the function's own arguments, and
+    what it returns is the answer.
+    """
 
     _is_method: ClassVar[bool] = True
     tol: float | None
@@ -33,6 +41,8 @@ class Method:
     is_stochastic: ClassVar[bool] = False  # whether its answer is an estimate with a standard error
     # the properties that an operator must have; parts are checked for them
     needs: ClassVar[int] = 0
+    # whether its own algorithms compute with NumPy's arrays, whatever A is made of
+    on_host: ClassVar[bool] = False
     # `runs_on(A)` of a method that makes use of structure itself: whether A has it, so that no rule
     # must split it first.
     runs_on: ClassVar[Any] = None
@@ -177,6 +187,8 @@ def fitting(function: str, method: Any, *allowed: Any) -> Any:
     if method is None:
         return AUTO
     if isinstance(method, (Auto, *allowed)):
+        return method
+    if algorithm_of(method, function) is not None:
         return method
     names = ", ".join(f"{cls.__name__}()" for cls in (Auto, *allowed))
     raise MethodError(

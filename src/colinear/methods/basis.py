@@ -237,7 +237,11 @@ def extend(
         w = xp.cond(xp.any(is_small), renewed, lambda w: w, w)
     elif may_be_set(xp, is_small):
         w = renewed(w)
-    v, U = (normalised(xp, w)[0], None) if U is None else direction(xp, V, U, w, j)
+    if U is None:
+        # the norm again would be another sum over the devices of a mesh; what is new has norm 1
+        v = w / xp.where(is_small, 1, length)[..., None]
+    else:
+        v, U = direction(xp, V, U, w, j)
     return h, xp.where(is_small, 0, length), v, U
 
 

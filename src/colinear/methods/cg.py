@@ -58,9 +58,8 @@ def step(ops: Any, s: Any) -> Any:
     s.status = ops.positive(s.status, curvature, OPERATOR)
     on = s.status == RUNNING
     s.alpha = alpha = ops.ratio(rho, curvature)  # α = ρ / p^H A p
-    s.x = ops.axpy(alpha, p, s.x, on)  # x = x + α p
-    s.r = r = ops.axpy(-alpha, q, s.r, on)  # r = r - α q
-    s.size = ops.dot(r, r)
+    # x = x + α p, r = r - α q, |r|^2
+    s.x, s.r, s.size = ops.descend(alpha, p, q, s.x, s.r, on)
     s.status = ops.reached(s.status, s.size)
     return s
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from ..backends import Array, namespace_of, positive_or_one, zeros_like
 from ..info import Info
 from ..status import Status
+from .device import Device, Vector
 from .loop import NO_MONITOR, Loop, Monitor, Run, is_compiling
 from .vectors import (
     BREAKDOWN,
@@ -31,7 +32,6 @@ from .vectors import (
     STAGNATION,
     SUCCESS,
     Columns,
-    Device,
     LinearMap,
     Recorded,
     Single,
@@ -209,8 +209,8 @@ class Solve:
         if R.ndim == 2 and R.shape[-1] == 1 and may_overwrite:
             if not is_unseen:
                 yield Single(xp, R.dtype, *options)
-            elif on_device and watch.callback is None and not watch.progress:
-                yield Device(xp, R.dtype, *options)
+            elif watch.callback is None and not watch.progress:
+                yield (Device if on_device else Vector)(xp, R.dtype, *options)
         if may_overwrite and math.prod(R.shape) >= LARGE_BLOCK_NUMBERS:
             few = R.ndim == 2 and R.shape[-1] <= FEW_COLUMNS
             yield Columns(xp, R.dtype, *options, waits=is_unseen, in_place=True, few=few)

@@ -166,7 +166,7 @@ def _best(xp: Any, S: Array, AS: Array, size: Array, block: int) -> tuple[Array,
     """Rayleigh and Ritz in an orthonormal basis, of which columns that were dropped are zero: the
     smallest values, and their vectors."""
     T = hermitian(xp, inner_products(xp, S, AS))
-    there = xp.vector_norm(S, axis=-2) > 0.5
+    there = xp.rough_norm(S, -2) > 0.5
     far = xp.where(there, 0, HUGE * size[..., None] + 1)
     values, C = xp.eigh(T + xp.make_diagonal(xp.astype(far, T.dtype)))
     return C[..., :block], values[..., :block]
@@ -175,12 +175,12 @@ def _best(xp: Any, S: Array, AS: Array, size: Array, block: int) -> tuple[Array,
 def orthonormal(xp: Any, W: Array, Q: Array) -> Array:
     """An orthonormal basis of W less its part in span Q; zero columns for directions that are
     rounding errors."""
+    W = _scaled(xp, W)
     for _ in range(2):
-        W = _scaled(xp, W)
         W = W - xp.matmul(Q, inner_products(xp, Q, W))
         # What is left of a unit vector in span Q is rounding, and no direction: where Q spans the
         # space nothing else is there.
-        is_left = xp.vector_norm(W, axis=-2, keepdims=True) > ROUNDING * xp.eps(W.dtype)
+        is_left = xp.rough_norm(W, -2)[..., None, :] > ROUNDING * xp.eps(W.dtype)
         W = xp.where(is_left, W, 0)
         W = _whitened(xp, W)
     return _whitened(xp, W)
@@ -193,10 +193,15 @@ def _scaled(xp: Any, W: Array) -> Array:
 
 
 def _whitened(xp: Any, W: Array) -> Array:
-    """W (W^H W)^(-1/2), the columns scaled first, and directions below rounding left out (SVQB)."""
-    W = _scaled(xp, W)
-    values, U = xp.eigh(hermitian(xp, inner_products(xp, W, W)))
+    """W (W^H W)^(-1/2), the columns scaled first, and directions below rounding left out (SVQB).
+
+    No column is much longer than 1, or so short that its square vanishes. The norms are read from
+    W^H W, which is all that is summed over the devices of a mesh.
+    """
+    G = hermitian(xp, inner_products(xp, W, W))
+    scale = 1 / positive_or_one(xp, xp.sqrt(xp.real(xp.diagonal(G))))  # 1 / |w_i|
+    values, U = xp.eigh(G * scale[..., :, None] * scale[..., None, :])
     largest = values[..., -1:]
     kept = values > 10 * W.shape[-1] * xp.eps(W.dtype) * xp.maximum(largest, 1e-30)
     factor = xp.where(kept, 1 / xp.sqrt(xp.where(kept, values, 1)), 0)
-    return xp.matmul(W, U * factor[..., None, :])
+    return xp.matmul(W, scale[..., :, None] * U * factor[..., None, :])

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from ..backends import Array
 from ..dispatch import signatures
 from ..status import state as thread
+from .replay import Replay
 from .vectors import RUNNING
 
 LONGEST_HISTORY = 10_000
@@ -130,6 +131,7 @@ class Loop:
         self.seen: list[Any] = []  # residuals in NumPy and torch; under tracing an array holds them
         self._bar: Any = None  # a function of (iteration, residual), or what a program calls
         self._every = 1  # steps between two looks at the bar
+        self._replay: Any = None  # kept until the device is done with it
 
     def begin(self, status: Array, size: Array, state: Any = None) -> Run:
         """Where a run stands before its first step; `size`, the first residual, is recorded."""
@@ -179,10 +181,20 @@ class Loop:
             return xp.while_loop(going, advance, run)
         first, watched, self._every = iteration, not watch.is_idle, ops.every
         made = 0 * state.status  # of one column a number, which is quicker than an array
+        replay = None
+        if ops.waits and watch.callback is None and not watch.progress:
+            replay = self._replay = Replay(xp, step, ops)
         while iteration < limit:
             running = state.status == RUNNING
             if not ops.goes_on(running, state, iteration - first):
                 break
+            if replay is not None:
+                done = iteration - first
+                state, made, sizes = replay.advance(state, made, done, limit - iteration)
+                iteration += len(sizes)
+                if watched and len(self.seen) <= LONGEST_HISTORY:
+                    self.seen += [size**0.5 for size in sizes]
+                continue
             state = step(ops, state)
             made = made + running
             iteration += 1

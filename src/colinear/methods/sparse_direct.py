@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from ..backends import factorising
+
 LEAST_PIVOT = 1e-6  # of a matrix with a unit diagonal
 SHIFTS = (0.0, 1e-3, 1e-2, 0.05, 0.2, 1.0, 5.0)  # of incomplete factors, one after the other
 # Elimination of a triangular matrix in the given order changes nothing, and fills in nothing, if no
@@ -104,6 +106,7 @@ class SparseLU(HostFactor):
         If a matrix is exactly singular.
     """
 
+    @factorising
     def __init__(
         self,
         data: Any,
@@ -250,7 +253,7 @@ def factors_in_order(data: Any, structure: Any, definite: bool) -> tuple[Any, An
 
     matrix = csc_array(stacked_matrix(data, structure.indptr, structure.columns))
     try:
-        found = splu(
+        found = factorising(splu)(
             matrix,
             permc_spec="NATURAL",
             diag_pivot_thresh=0.0 if definite else 1.0,
@@ -289,6 +292,7 @@ class IncompleteCholesky(HostFactor):
         If a diagonal entry is not positive, or no shift helps.
     """
 
+    @factorising
     def __init__(self, data: Any, indptr: Any, columns: Any, drop_tol: float | None, fill: float):
         from scipy.sparse import csc_array, diags_array
         from scipy.sparse.linalg import splu

@@ -9,7 +9,8 @@ A recurrence is written as for one right side, in the operations of `ops`:
 There are three kinds of vectors. `Columns` are blocks (*batch, n, k) that advance together; a
 number is an array (*batch, k), and what a column that has ended would still do is masked. `Single`
 is one vector (n,) on the host, whose numbers are Python's: an operation takes a microsecond instead
-of ten. `Device` is one vector whose numbers stay on the device, which is not waited for.
+of ten. `Device` (device.py) is one vector whose numbers stay on the device, which is not waited
+for.
 
 `axpy`, `xpby`, `scale` and `unit` may write over the vector that they update. So a recurrence
 updates only vectors of its own: those that the operations return, and those made by `own`.
@@ -27,7 +28,6 @@ from ..status import Status
 
 LinearMap = Callable[[Array], Array]  # X -> A X
 LOOK_EVERY = 16  # steps after which a device is asked whether it is done, and waited for
-TINY = 1e-37  # beside which no number of any precision counts, but zero
 
 
 class Code(enum.IntEnum):
@@ -103,6 +103,10 @@ class Columns:
         The tolerance of the residual; and the squared norm at which a column is done with a cycle.
     every : int
         Steps between two looks at the values.
+    waits : bool
+        Whether a look waits for a device.
+    carried
+        The arrays that the operations themselves carry from step to step.
     in_place : bool
         Whether blocks are written over, where the framework can.
     few : bool
@@ -130,7 +134,8 @@ class Columns:
     ):
         self.xp, self.eps, self.tol, self.goal = xp, xp.eps(dtype), tol, goal
         self.root_eps = math.sqrt(self.eps)
-        self.every = LOOK_EVERY if waits else 1
+        self.every, self.waits = LOOK_EVERY if waits else 1, waits
+        self.carried: dict[Any, Array] = {}
         self._inner = xp.column_dot if in_place else None  # quicker for wide blocks
         self.in_place, self._axis = in_place and not xp.is_functional, axis
         self._is_by_columns = few and self.in_place and xp.name == "numpy"
@@ -184,7 +189,11 @@ class Columns:
 
     def goes_on(self, running: Any, state: Any, made: int) -> bool:
         """Whether another step is to be made after `made` of them."""
-        return bool(made % self.every) or bool(self.xp.any(running))
+        return not self.looks_after(made) or bool(self.xp.any(running))
+
+    def looks_after(self, made: int) -> bool:
+        """Whether the values are looked at after so many steps."""
+        return made % self.every == 0
 
     def inner(self, x: Array, y: Array) -> Array:
         """x^H y. (torch's vecdot conjugates the first one too.)"""
@@ -220,9 +229,18 @@ class Columns:
         term = self._beside(a, x) * x
         return y + (term if on is None else self.xp.where(on[self._wide], term, 0))
 
+    def descend(
+        self, a: Any, p: Array, q: Array, x: Array, r: Array, on: Any
+    ) -> tuple[Array, Array, Any]:
+        """x + a p and its residual r - a q, where q = A p, and |r - a q|^2."""
+        x, r = self.axpy(a, p, x, on), self.axpy(-a, q, r, on)
+        return x, r, self.dot(r, r)
+
     def xpby(self, x: Array, b: Any, y: Array) -> Array:
         """x + b y, written over y."""
         if self.in_place:
+            if self.xp.name == "torch":
+                return self.xp.xpby(x, self._beside(b, y), y)  # in one pass
             y *= self._beside(b, y)
             y += x
             return y
@@ -294,12 +312,13 @@ class Columns:
 class Single:
     """One vector on the host, written over; its numbers are Python's. See `Columns`."""
 
-    every, in_place, _is_by_columns = 1, True, False
+    every, in_place, _is_by_columns, waits = 1, True, False, False
 
     def __init__(self, xp: Any, dtype: Any, tol: float = 0.0, goal: Any = None):
         self.xp, self.eps, self.tol = xp, xp.eps(dtype), tol
         self.root_eps = math.sqrt(self.eps)
         self.goal: Any = None if goal is None else float(goal[0])
+        self.carried: dict[tuple[int, int], Array] = {}
         self.copy, self.dot, self.xpby, self._axpy = xp.copy, xp.dot_real, xp.xpby, xp.axpy
         is_complex = xp.is_complex(dtype)
         self.inner = (lambda x, y: complex(xp.vecdot(x, y))) if is_complex else xp.dot_real
@@ -316,6 +335,7 @@ class Single:
         return state.x[:, None] if self._block is None else self._block
 
     code, take = Columns.code, Columns.take
+    descend: Any = Columns.descend
 
     def norm(self, x: Array) -> float:
         return math.sqrt(self.dot(x, x))
@@ -387,63 +407,6 @@ class Single:
 
     def ended(self, code: int) -> bool:
         return code != RUNNING
-
-
-class Device(Single):
-    """One vector on a device that is waited for; its numbers stay there.
-
-    A few launches a step are all that its numbers may cost. So nothing is masked, and the device is
-    asked now and then whether it is done: steps too many make x better still. Zero by zero, which
-    comes of an exact answer, is kept at zero by TINY. Of each number that must be positive the
-    least is kept; what happened to x after one was not is thrown away.
-    """
-
-    def __init__(self, xp: Any, dtype: Any, tol: float = 0.0, goal: Any = None):
-        super().__init__(xp, dtype, tol=tol)
-        self.goal = goal[0]
-        self._least: dict[tuple[int, int], Array] = {}
-        self._code = RUNNING
-        self._start: Array | None = None
-
-    def over(self, X: Array) -> Array:
-        self._start = X
-        return self.own(X)
-
-    def solution(self, state: Any) -> Array:
-        is_kept = self._start is None or self._code in (SUCCESS, RUNNING)
-        return state.x[:, None] if is_kept else self._start
-
-    def number(self, a: Array) -> Any:
-        return a[0]
-
-    def code(self, state: Any) -> Any:
-        self._code = self._judge(float(state.size))
-        return self._code
-
-    def goes_on(self, running: Any, state: Any, made: int) -> bool:
-        return made % LOOK_EVERY != 1 or self.code(state) == RUNNING
-
-    def _judge(self, size: float) -> int:
-        """Why a run has ended; RUNNING if it has not."""
-        if size <= float(self.goal):
-            return SUCCESS
-        least = {blame: float(a) for blame, a in self._least.items()}
-        for (indefinite, _), a in least.items():
-            if a <= 0:
-                return indefinite
-        broken = [blame[1] for blame, a in least.items() if not a < math.inf]
-        return broken[-1] if broken else RUNNING if size < math.inf else NONFINITE
-
-    def ratio(self, a: Any, b: Any) -> Any:
-        return a / (b + TINY)
-
-    def positive(self, code: int, a: Any, blame: tuple[int, int]) -> int:
-        before = self._least.get(blame)
-        self._least[blame] = a if before is None else self.xp.minimum(before, a)
-        return code
-
-    def reached(self, code: int, size: Any) -> int:
-        return code
 
 
 # -------------------------------------------------------------------------------- arrays of numbers

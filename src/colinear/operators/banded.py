@@ -13,6 +13,7 @@ from ..errors import ShapeError
 from .base import LinearOperator
 from .context import as_arrays, broadcast_batches, concat_batches, kind_of, spread
 from .diagonal import size
+from .fused import fuse_band
 from .tree import Shape, conjugate_leaves, memo
 
 # A matrix of a few diagonals.
@@ -103,6 +104,8 @@ class Banded(LinearOperator, init=False):
             term = by_rows[..., None] * padded[..., above + k : above + k + m, :]
             total = term if total is None else total + term
         return total
+
+    _prepare = fuse_band
 
     def _to_dense(self) -> Array:
         n, xp = self.shape[-1], self.xp
@@ -265,7 +268,7 @@ class Tridiagonal(LinearOperator, init=False):
         """The three diagonals, from below."""
         return self.lower, self.diag, self.upper
 
-    _matmat, _to_dense = Banded._matmat, Banded._to_dense
+    _matmat, _to_dense, _prepare = Banded._matmat, Banded._to_dense, fuse_band
 
     @property
     def _flops(self) -> float:

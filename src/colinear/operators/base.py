@@ -23,6 +23,7 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array, namespace_of
+from ..clock import CLOCKS, OTHER, PRODUCTS, running
 from ..dispatch import calls, signatures
 from ..dispatch.patterns import Pattern
 from ..errors import ShapeError
@@ -178,14 +179,6 @@ class LinearOperator(Tree, Protocols, metaclass=Kind):
     @property
     def shape(self) -> Shape:
         raise TypeError(f"{type(self).__name__} must define the property `shape`.")
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def batch_shape(self) -> Shape:
-        return self.shape[:-2]
 
     @memo
     def _context(self) -> Context:
@@ -356,8 +349,10 @@ class LinearOperator(Tree, Protocols, metaclass=Kind):
     def __matmul__(self, other: Any) -> Any:
         if isinstance(other, LinearOperator):
             return algebra.Product(self, other)
+        if CLOCKS and (clock := running()) is not None and clock.part is OTHER:
+            return clock.run(PRODUCTS, self.__matmul__, other)
         if type(other) is not np.ndarray or other.dtype is not self._usual_dtype:
-            if calls._is_strict is not None and calls.are_strict(self):
+            if calls.modes and calls.are_strict(self):
                 return calls.ordinary(type(self).__matmul__, self, other)
             other = self._right_side(other)
             if isinstance(other, LinearOperator):

@@ -188,6 +188,32 @@ def take_terms(A: LinearOperator, axis: int, indices: Array) -> LinearOperator:
     return taken
 
 
+def map_batch(A: Any, axis: int, f: Any) -> Any:
+    """A with each leaf x as `f(x, dimension)`: which of its dimensions, from the last one, is the
+    batch dimension `axis` (negative, too); None for leaves that every element shares. None where a
+    family is not known to allow it."""
+    inside = list(inside_out(A))
+    if any(type(B).__name__ not in _DIMENSIONS for B in inside if B.batch_shape):
+        return None
+    size = A.batch_shape[axis]
+
+    def mapped(B: Any) -> Any:
+        own = _DIMENSIONS.get(type(B).__name__, 0) if B.batch_shape else math.inf
+
+        def leaf(x: Any) -> Any:
+            if namespace_of(x) is None:
+                return x
+            dimension = axis - own
+            is_cut = x.ndim >= -dimension and x.shape[int(dimension)] == size
+            return f(x, int(dimension) if is_cut else None)
+
+        return B._replace(
+            **{name: map_parts(getattr(B, name), mapped, leaf) for name in B._dynamic}
+        )
+
+    return mapped(A)
+
+
 def _checked(key: Any, size: int, axis: int) -> Any:
     """A key of one batch axis for host arrays, in range."""
     if isinstance(key, slice):

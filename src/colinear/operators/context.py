@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array, namespace_of
+from ..backends.numpy.arrays import is_mapped
 from ..dispatch import signatures
 from ..errors import BackendError, DeviceError, DtypeError, ShapeError
 from .tree import Shape
@@ -107,7 +108,7 @@ def of_array(cls: type, name: str, x: Array, shape: Shape, **others: Any) -> Any
     elif (xp := namespace_of(x)).is_functional or xp.is_compiling():
         return self
     else:
-        key = (cls, x.dtype, x.device)
+        key = (cls, x.dtype, xp.device_of(x))
     known = signatures.MEMOS.get(key)
     if known is None:
         known = {each: getattr(self, each) for each in _REMEMBERED}
@@ -168,6 +169,12 @@ def as_array(x: Any, what: str, *, xp: Any = None, dtype: Any = None, min_ndim: 
             raise DtypeError(
                 f"{what}: expected an array, got the operator {type(x).__name__}. Use A.to_dense()."
             )
+        if hasattr(x, "chunks") and hasattr(x, "shape"):
+            raise DtypeError(
+                f"{what}: a lazy array of {type(x).__module__.partition('.')[0]}, which would be "
+                "read into memory whole. Do so yourself, np.asarray(x), or make a matrix of it an "
+                "operator that reads it a chunk at a time: as_operator(x)."
+            )
         xp = xp or backends.get("numpy")
         try:
             x = xp.asarray(x)
@@ -178,6 +185,12 @@ def as_array(x: Any, what: str, *, xp: Any = None, dtype: Any = None, min_ndim: 
     if isinstance(x.dtype, np.dtype):
         check_dtype(what, x.dtype)
     if not xp.is_floating(x):
+        if isinstance(x, np.ndarray) and is_mapped(x):
+            raise DtypeError(
+                f"{what}: a file of {x.dtype}, whose numbers would be copied to be floating-point "
+                "ones. Write them as such once, or give Dask the file: "
+                "as_operator(dask.array.from_array(x))."
+            )
         x = xp.astype(x, dtype or xp.default_float())
     if x.ndim < min_ndim:
         raise ShapeError(
@@ -367,9 +380,10 @@ def check_device(what: str, first: Any, second: Any) -> None:
     if first is second or first is None or second is None:
         return
     if str(first) != str(second) and not _are_one_mesh(first, second):
+        is_mesh = "Mesh" in type(first).__name__
         raise DeviceError(
             f"{what}: operands are on {first} and on {second}. Move one: "
-            f"A.to(device={str(first)!r})."
+            f"A.to(device={'mesh' if is_mesh else repr(str(first))})."
         )
 
 

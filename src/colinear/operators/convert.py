@@ -46,7 +46,8 @@ def as_operator(x: Any) -> LinearOperator:
     x : array, sparse matrix or linear operator
         An array of NumPy, PyTorch or JAX (or nested lists) of at least two dimensions, a sparse
         matrix of SciPy, torch (COO, CSR) or JAX (BCOO, BCSR), an operator of SciPy, PyLops or
-        PyAMG, or any object with `shape` and `matvec`.
+        PyAMG, any object with `shape` and `matvec`, or an array of Dask, Zarr or HDF5, whose chunks
+        are computed or read one at a time, in every product.
 
     Examples
     --------
@@ -64,6 +65,8 @@ def as_operator(x: Any) -> LinearOperator:
         return Sparse(x)
     if xp is None and _multiplies(x):
         return _matrix_free(x)
+    if xp is None and is_lazy(x):
+        return streamed(x)
     return _dense(x, xp)
 
 
@@ -475,3 +478,4 @@ def operator_list(what: str, operands: tuple[Any, ...]) -> list[LinearOperator]:
 from .dense import Dense
 from .matrixfree import MatrixFree
 from .sparse import Sparse
+from .streamed import is_lazy, streamed

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, adjoint, inner_products
+from ..backends import Array, adjoint, inner_products, mesh_module, namespace_of
 from ..errors import DtypeError
 from .base import LinearOperator
 from .context import as_array, kind_of, of_array
+from .streamed import BLOCK_BYTES, is_lazy, multiply_by_blocks, streamed
+from .transposed import Adjoint, Transpose
 from .tree import Shape, conjugate_leaves, memo
 
 # A matrix that is stored.
@@ -36,6 +38,8 @@ class Dense(LinearOperator, init=False):
     A: Array
 
     def __new__(cls, A: Any) -> Dense:
+        if namespace_of(A) is None and is_lazy(A):
+            return streamed(A, "Dense")  # type: ignore[return-value]
         return of_array(cls, "A", A := as_array(A, "Dense", min_ndim=2), tuple(A.shape))
 
     @memo
@@ -43,10 +47,22 @@ class Dense(LinearOperator, init=False):
         return tuple(self.A.shape)
 
     def _transpose(self) -> LinearOperator:
+        if self._is_cut:
+            return Transpose._of(self)
         return Dense._of(self.xp.matrix_transpose(self.A))
 
     def _adjoint(self) -> LinearOperator:
+        if self._is_cut:
+            return Adjoint._of(self)
+        if self.is_complex and self._is_out_of_core:  # the conjugate would be a copy
+            return LinearOperator._adjoint(self)
         return Dense._of(adjoint(self.xp, self.A))
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether a transpose would be another array, which takes as much memory of every device
+        of a mesh: in JAX it would, and A^T B is as quick."""
+        return self.xp.is_functional and mesh_module(self._context.device) is not None
 
     _conj = conjugate_leaves
 
@@ -58,7 +74,22 @@ class Dense(LinearOperator, init=False):
                 if X.ndim == 1:
                     return xp.matmul(X, A)
                 return xp.matrix_transpose(xp.matmul(xp.matrix_transpose(X), A))
-        return self.xp.matmul(self.A, X)
+        return multiply_by_blocks(self.A, X) if self._is_long else self.xp.matmul(self.A, X)
+
+    @memo
+    def _is_long(self) -> bool:
+        """Whether it is an array of NumPy so large that BLAS must not be given a copy."""
+        return isinstance(self.A, np.ndarray) and self.A.nbytes > BLOCK_BYTES
+
+    def _summed_matmat(self, X: Array, axis: int) -> Array:
+        if not self._is_long or self.A.ndim != 3 or X.ndim != 2:
+            return LinearOperator._summed_matmat(self, X, axis)
+        step = max(1, BLOCK_BYTES * len(self.A) // self.A.nbytes)
+        blocks = (self.A[i : i + step] for i in range(0, len(self.A), step))
+        total: Any = 0
+        for block in blocks:
+            total = total + np.matmul(block, X).sum(0)
+        return total
 
     _matvec = _matmat  # matmul's rule for a 1-D right side is ours
 

@@ -185,9 +185,7 @@ _multiply = _binary("mul")
 
 
 def _divide(a: Any, b: Any) -> Any:
-    if not isinstance(a, LinearOperator):
-        raise TypeError("/: an array cannot be divided by an operator. Use solve(A, b).")
-    return a / b
+    return a / b if isinstance(a, LinearOperator) else b.__rtruediv__(a)
 
 
 def _dot(a: Any, b: Any) -> Any:

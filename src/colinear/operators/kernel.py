@@ -7,17 +7,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from .. import backends
 from ..backends import Array, namespace_of
+from ..dispatch import calls
 from ..errors import ShapeError
-from ..rates import memory_to_form
+from ..rates import HOST_BLOCK, memory_of_block, memory_to_store
 from .base import LinearOperator
 from .context import Context, as_arrays, as_one_block, broadcast_batches, context_of, kind_of
 from .dense import Dense
-from .matrixfree import as_parameters, function_name
-from .tree import Shape, arrays_in, memo
-
-# Bytes that a block may take with the differences x_i - y_j, which many kernels form on the way.
-MEMORY_BUDGET = 2**27
+from .matrixfree import MatrixFree, as_parameters, function_name
+from .tree import Shape, arrays_in, inside_out, memo
 
 
 class Kernel(LinearOperator, init=False):
@@ -25,6 +24,8 @@ class Kernel(LinearOperator, init=False):
 
     A product costs one evaluation of all entries and O(block * n) memory, its derivative with
     respect to points and parameters two and as much memory: blocks are computed again, not kept.
+    Of torch's on a CUDA device, a function of the distance (`gp.rbf`, `gp.radial(profile)`) is
+    multiplied by one program of Triton that writes no entry, forwards and for first derivatives.
 
     Parameters
     ----------
@@ -42,9 +43,9 @@ class Kernel(LinearOperator, init=False):
         without a batch. What k closes over and torch or JAX differentiates or traces is found and
         put after them.
     block : int, optional
-        Rows per block. By default what fits in 128 MiB with the differences x_i - y_j; and an
-        iteration stores the matrix, as long as it runs, where that takes a sixteenth of the memory
-        or less.
+        Rows per block. By default what fits with the differences x_i - y_j in 128 MiB, on a GPU in
+        1/64 of its memory; and an iteration stores the matrix, as long as it runs, where that
+        takes a sixteenth of the memory or less, an eighth of a GPU's.
 
     Notes
     -----
@@ -68,6 +69,7 @@ class Kernel(LinearOperator, init=False):
     block: int | None
     transposed: bool  # whether this is the transpose of k(X, Y): its rows are then those of Y
     parameter_batch: Shape  # leading dimensions of what k gives
+    spread: tuple[Any, str] | None  # the mesh, and its axis, over which the rows are divided
 
     def __new__(
         cls, k: Callable, X: Any, Y: Any = None, parameters: tuple = (), block: int | None = None
@@ -76,6 +78,9 @@ class Kernel(LinearOperator, init=False):
             raise TypeError(
                 f"Kernel: k must be a function of two sets of points, not {type(k).__name__}."
             )
+        if calls.are_strict(X):
+            make = lambda X, Y, parameters: Kernel(k, X, Y, parameters, block)
+            return calls.ordinary(make, X, Y, parameters)
         if block is not None:
             if block != int(block) or block < 1:
                 raise ValueError(f"Kernel: block must be a positive number of rows, not {block!r}.")
@@ -98,7 +103,7 @@ class Kernel(LinearOperator, init=False):
         # parameters of another framework are refused here
         context = context_of("Kernel", arrays_in((points, parameters)))
         if any(0 in P.shape[:-1] for P in points):
-            return cls._of(k, X, Y, parameters, block, False, ())
+            return cls._of(k, X, Y, parameters, block, False, (), None)
         xp = namespace_of(X)
         first = [_first_point(X), _first_point(points[-1])]
         k, hidden = xp.hoist(k, lambda: [(*first, *parameters)], ((0, -2, -2), (1, -2, -1)))
@@ -110,7 +115,7 @@ class Kernel(LinearOperator, init=False):
                 f"Kernel: the points have the batch shape {X.shape[:-2]} and the parameters "
                 f"{batch}; one batch at a time. Use the framework's vmap over both."
             )
-        self = cls._of(k, X, Y, parameters, block, False, batch)
+        self = cls._of(k, X, Y, parameters, block, False, batch, None)
         self.__dict__["_context"] = _with_dtype_of(entry, context)
         return self
 
@@ -135,14 +140,26 @@ class Kernel(LinearOperator, init=False):
         context = context_of("Kernel", self.leaves())
         if 0 in self.shape:
             return context
-        return _with_dtype_of(self._entries(*map(_first_point, self._points())), context)
+        first = lambda X, K: K._entries(*map(_first_point, K._points()))
+        run = calls.ordinary if calls.are_strict(self.X) else lambda f, *arguments: f(*arguments)
+        return _with_dtype_of(run(first, self.X, self), context)
 
     def _transpose(self) -> LinearOperator:
-        return self._of_points(self.X, self.Y, not self.transposed)
+        return self._replace(transposed=not self.transposed)
 
-    def _of_points(self, X: Array, Y: Array | None, transposed: bool) -> LinearOperator:
+    @property
+    def how(self) -> str:
+        """How it is multiplied, in words."""
+        if self._fused() is not None:
+            return "fused, no entry is written"
+        size = memory_of_block(self) / 2**20
+        return f"by blocks of {self._block_rows} rows, in {size:.0f} MiB"
+
+    def _between(self, rows: Array, columns: Array) -> Any:
+        """The matrix with these points of its rows and columns, on one device."""
+        X, Y = (columns, rows) if self.transposed else (rows, columns)
         return Kernel._of(
-            self.k, X, Y, self.parameters, self.block, transposed, self.parameter_batch
+            self.k, X, Y, self.parameters, self.block, self.transposed, self.parameter_batch, None
         )
 
     def _entries(self, rows: Array, columns: Array) -> Array:
@@ -159,8 +176,30 @@ class Kernel(LinearOperator, init=False):
         return namespace_of(entries).matrix_transpose(entries) if self.transposed else entries
 
     def _matmat(self, V: Array) -> Array:
+        fused = None if 0 in V.shape else self._fused()
+        if fused is not None:
+            return fused(V)
         is_one = not self.shape[:-2] and V.ndim > 2
-        return as_one_block(self._by_blocks, V) if is_one else self._by_blocks(V)
+        return as_one_block(self._multiplied, V) if is_one else self._multiplied(V)
+
+    def _multiplied(self, V: Array | None) -> Array:
+        """K V, or K itself without V: on each device of a mesh its rows."""
+        if self.spread is None:
+            return self._by_blocks(V)
+        return backends.program(self.backend, _multiply_on_mesh)(self, V)
+
+    def _fused(self) -> Callable | None:
+        """V -> K V without K, where k is a function of the distance and the backend has a program
+        for that; else None. Whoever gives `block` wants blocks."""
+        form, is_one = getattr(self.k, "radial", None), self.block is None and self.spread is None
+        if form is None or not is_one or self.batch_shape or 0 in self.shape:
+            return None
+        rows, columns = self._points()
+        columns = None if self.Y is None else columns
+        multiply = namespace_of(rows).radial_product(form, rows, columns, self.parameters)
+        if multiply is None:
+            return None
+        return lambda V: as_one_block(multiply, V) if V.ndim > 2 else multiply(V)
 
     @property
     def _has_rows(self) -> bool:
@@ -169,22 +208,35 @@ class Kernel(LinearOperator, init=False):
     def _rows(self, indices: Array) -> LinearOperator:
         rows, columns = self._points()
         rows = self.xp.take(rows, indices, axis=-2)
-        X, Y = (columns, rows) if self.transposed else (rows, columns)
-        return self._of_points(X, Y, self.transposed)
+        return self._between(rows, columns)
 
     def _to_dense(self) -> Array:
-        return self._by_blocks(None)
+        return self._multiplied(None)
 
     def _prepare(self, is_planned: bool) -> LinearOperator:
         """The matrix, for the time of an iteration, if it fits into memory and nobody asked for
-        blocks."""
+        blocks; or, where it is never written, its product with the points made ready."""
         xp, size = self.xp, self.dtype.itemsize * math.prod(self.shape)
         is_recorded = xp.name == "torch" and xp.is_differentiated(*self.arrays())
-        if self.block or is_recorded or size > memory_to_form(self):
+        fused = None if is_recorded else self._fused()
+        if fused is not None:
+            # as quick as the stored matrix, within a third, and more accurate
+            sides = fused, fused if self.Y is None else self.T._fused()
+            ready = MatrixFree._of(*sides, self.shape, (), self._context)
+            return self if is_planned else ready._claim(self.properties)
+        if self.block or is_recorded or size > memory_to_store(self):
             return self
         if is_planned:  # an array without memory of its own
             return Dense._of(xp.broadcast_to(xp.zeros((), **kind_of(self)), self.shape))
-        return Dense._of(self._by_blocks(None))
+        return Dense._of(self._multiplied(None))
+
+    @property
+    def _block_rows(self) -> int:
+        """The rows of a block: what fits, with the differences x_i - y_j that many kernels form on
+        the way."""
+        m, n = self.shape[-2:]
+        bytes_per_row = n * (self.X.shape[-1] + 2) * 8 * math.prod(self.parameter_batch)
+        return min(m, self.block or max(1, int(memory_of_block(self)) // bytes_per_row))
 
     def _by_blocks(self, V: Array | None) -> Array:
         """K V, or K itself without V: a loop over all blocks of all batch elements, one compiled
@@ -197,10 +249,10 @@ class Kernel(LinearOperator, init=False):
         if 0 in (m, n, width, *batch):
             dtype = self.dtype if V is None else xp.result_type(self.dtype, V.dtype)
             return xp.zeros((*batch, m, width), dtype=dtype, device=xp.device_of(rows))
+        if self._is_tiled:
+            return self._by_tiles(V, width)
         # blocks of rows as even as can be, so that little is computed twice
-        bytes_per_row = n * (rows.shape[-1] + 2) * 8 * math.prod(self.parameter_batch)
-        size = min(m, self.block or max(1, MEMORY_BUDGET // bytes_per_row))
-        blocks = -(-m // size)
+        blocks = -(-m // self._block_rows)
         size = -(-m // blocks)
         # of the points, each with its own loop; a batch of parameters is one loop
         spread, rest = ((), batch) if self.parameter_batch else (batch, ())
@@ -236,6 +288,30 @@ class Kernel(LinearOperator, init=False):
             results = xp.loop_map(element, tiles, *others)
         return xp.reshape(results, (*batch, blocks * size, width))[..., :m, :]
 
+    @memo
+    def _is_tiled(self) -> bool:
+        """Whether NumPy multiplies by small pieces of rows: the points lie in files, or are so many
+        that one row and its differences exceed the budget."""
+        n, d = self._points()[1].shape[-2:]
+        is_plain = self.xp.name == "numpy" and self.block is None and not self.batch_shape
+        return is_plain and (self._is_out_of_core or 8 * n * (d + 2) > HOST_BLOCK)
+
+    def _by_tiles(self, V: Any, width: int) -> Any:
+        """K V in NumPy, or K itself without V, with as many columns as rows at a time."""
+        rows, columns = self._points()
+        m, n = self.shape[-2:]
+        size = max(1, math.isqrt(int(HOST_BLOCK) // (8 * (rows.shape[-1] + 2))))
+        dtype = self.dtype if V is None else self.xp.result_type(self.dtype, V.dtype)
+        found = self.xp.zeros((*(() if V is None else V.shape[:-2]), m, width), dtype=dtype)
+        for i in range(0, m, size):
+            for j in range(0, n, size):
+                entries = self._entries(rows[i : i + size], columns[j : j + size])
+                if V is None:
+                    found[i : i + size, j : j + size] = entries
+                else:
+                    found[..., i : i + size, :] += entries @ V[..., j : j + size, :]
+        return found
+
     @property
     def _flops(self) -> float:
         m, n = self.shape[-2:]
@@ -249,6 +325,33 @@ class Kernel(LinearOperator, init=False):
             f"Kernel({function_name(self.k)}, "
             f"{'x'.join(map(str, self.shape))}){'.T' if self.transposed else ''}"
         )
+
+
+def _multiply_on_mesh(xp: Any, K: Any, V: Array | None) -> Array:
+    """K V by rows: each device gathers the points of the columns and V, at once, and runs over the
+    blocks of its own rows."""
+    (mesh, axis), (rows, columns) = K.spread, K._points()
+    on_mesh: Any = backends.mesh_module(mesh)
+
+    def on_one(cut: Any, parameters: Any) -> Array:
+        rows, columns, *V = cut
+        if V and V[0].ndim == 2 and V[0].dtype == columns.dtype:
+            d, joined = columns.shape[-1], xp.concat([columns, V[0]], axis=-1)
+            joined = on_mesh.gather_rows(joined, axis)
+            columns, V = joined[:, :d], [joined[:, d:]]
+        else:
+            columns, *V = (on_mesh.gather_rows(x, axis) for x in (columns, *V))
+        own = K._replace(parameters=parameters)._between(rows, columns)
+        return own._by_blocks(*V) if V else own._by_blocks(None)
+
+    cut = (rows, columns) if V is None else (rows, columns, V)
+    return on_mesh.apply_by_rows(on_one, mesh, axis, cut, K.parameters, max(2, len(K.shape)))
+
+
+def how_kernels_multiply(A: LinearOperator) -> str:
+    """How the kernels in A are multiplied, for `explain`; nothing where there are none."""
+    found = dict.fromkeys(part.how for part in inside_out(A) if isinstance(part, Kernel))
+    return f"; kernels {', '.join(found)}" if found else ""
 
 
 def _first_point(points: Array) -> Array:

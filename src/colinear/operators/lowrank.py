@@ -9,6 +9,8 @@ from ..errors import ShapeError
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
 from .base import LinearOperator
 from .context import as_array, as_arrays, broadcast_batches, kind_of, of_array, spread
+from .convert import as_operator
+from .streamed import BLOCK_BYTES, is_lazy, multiply_by_blocks
 from .tree import Shape, conjugate_leaves, memo
 
 # Low-rank matrices, U core V^H, kept as their factors.
@@ -45,6 +47,8 @@ class LowRank(LinearOperator, init=False):
     core: Array | None
 
     def __new__(cls, U: Any, V: Any = None, core: Any = None) -> LowRank:
+        if any(x is not None and namespace_of(x) is None and is_lazy(x) for x in (U, V)):
+            return _product_of_lazy(U, V, core)  # type: ignore[return-value]
         if V is None and core is None and (U := as_array(U, "LowRank")).ndim >= 2:
             shape = (*U.shape[:-1], U.shape[-2])
             return of_array(cls, "U", U, shape, V=None, core=None)
@@ -104,7 +108,9 @@ class LowRank(LinearOperator, init=False):
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
         inner = inner_products(xp, self._right, X)
-        return xp.matmul(self.U, inner if self.core is None else xp.matmul(self.core, inner))
+        inner = inner if self.core is None else xp.matmul(self.core, inner)
+        is_long = xp.name == "numpy" and self.U.nbytes > BLOCK_BYTES
+        return multiply_by_blocks(self.U, inner) if is_long else xp.matmul(self.U, inner)
 
     def _rows(self, indices: Array) -> LinearOperator:
         return LowRank._of(self.xp.take(self.U, indices, axis=-2), self._right, self.core)
@@ -129,13 +135,16 @@ class LowRank(LinearOperator, init=False):
         if X.ndim - 2 >= -axis:
             X = xp.squeeze(X, axis=axis - 2)
 
-        inner = inner_products(xp, self._beside(self._right, axis), X)
+        left, right = (self._beside(factor, axis) for factor in (self.U, self._right))
+        if self.core is None and _is_long(xp, right.shape[-1], X):
+            return _summed_by_runs(left, right, X)
+        inner = inner_products(xp, right, X)
         if self.core is not None:
             core = xp.moveaxis(spread(self.core, batch), axis - 2, -3)
             k, (r, s) = X.shape[-1], core.shape[-2:]
             blocks = xp.matmul(core, xp.reshape(inner, (*inner.shape[:-2], terms, s, k)))
             inner = xp.reshape(blocks, (*blocks.shape[:-3], terms * r, k))
-        return xp.matmul(self._beside(self.U, axis), inner)
+        return xp.matmul(left, inner)
 
     def _beside(self, factor: Array, axis: int) -> Array:
         """The factors of all terms along a batch dimension side by side: (*batch, m, r) ->
@@ -156,6 +165,33 @@ class LowRank(LinearOperator, init=False):
 
     def _expression(self) -> str:
         return f"LowRank({'x'.join(map(str, self.shape))}, rank {self.U.shape[-1]})"
+
+
+def _is_long(xp: Any, terms: int, X: Array) -> bool:
+    """Whether V^H X of so many terms, in NumPy, is large."""
+    size = terms * X.shape[-1] * X.dtype.itemsize if xp.name == "numpy" and X.ndim == 2 else 0
+    return size > BLOCK_BYTES
+
+
+def _summed_by_runs(U: Any, V: Any, X: Any) -> Any:
+    """U V^H X of wide factors in NumPy, some columns of them at a time."""
+    step, total = max(1, BLOCK_BYTES // (X.shape[-1] * X.dtype.itemsize)), 0.0
+    for i in range(0, U.shape[-1], step):
+        run = slice(i, i + step)
+        total = total + U[..., run] @ (V[..., run].conj().swapaxes(-1, -2) @ X)
+    return total
+
+
+def _product_of_lazy(U: Any, V: Any, core: Any) -> LinearOperator:
+    """U core V^H as a product of operators: what `LowRank` makes of lazy factors."""
+    if any(len(x.shape) != 2 for x in (U, V) if x is not None):
+        raise ShapeError(
+            "LowRank: factors that come a chunk at a time must be matrices. For a sum of terms of "
+            "rank one, one for each row of X, write LowRank(X.T), which is X^T X."
+        )
+    left = as_operator(U)
+    right = left if V is None else as_operator(V)
+    return (left if core is None else left @ as_operator(core)) @ right.H
 
 
 # Orthogonal projections, Q Q^H.

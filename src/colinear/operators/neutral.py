@@ -165,7 +165,7 @@ class _Loan:
         return known["_twin"]
 
     def _twin(self, A: LinearOperator) -> LinearOperator:
-        if not A._is_own:
+        if not (A._is_own and A._may_be_lent):
             raise NotLent
         twin, known = object.__new__(type(A)), A.__dict__
         memos = twin.__dict__

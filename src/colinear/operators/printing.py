@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..dispatch.resolution import memory_text
 from ..properties import SELF_ADJOINT, SYMMETRIC, strongest_names
 from .base import LinearOperator
 
@@ -33,9 +34,17 @@ def operator_repr(A: LinearOperator) -> str:
 
 
 def operator_html(A: LinearOperator) -> str:
-    """The tree as nested lists, each line a family with its shape, dtype and properties."""
-    code = f"<code>{escape(operator_repr(A))}</code>"
+    """The tree as nested lists, each line a family with its shape, dtype, properties and memory."""
+    code = f"<code>{escape(operator_repr(A))}</code>{_memory(A)}"
     return f'<div style="font-family: monospace">{code}{_html_children(A, DEPTH)}</div>'
+
+
+def _memory(A: LinearOperator) -> str:
+    """What its arrays take, in grey; nothing where they are placeholders without a shape."""
+    try:
+        return f' <span style="opacity: 0.6">{memory_text(A.nbytes)}</span>'
+    except Exception:
+        return ""
 
 
 def _facts(A: LinearOperator) -> str:
@@ -121,7 +130,7 @@ def _html_children(A: LinearOperator, depth: int) -> str:
     if not operands or not depth:
         return "<ul><li>...</li></ul>" if operands else ""
     lines = [
-        f"<li><b>{escape(type(B).__name__)}</b> {escape(_facts(B))}{_html_children(B, depth - 1)}</li>"
+        f"<li><b>{escape(type(B).__name__)}</b> {escape(_facts(B))}{_memory(B)}{_html_children(B, depth - 1)}</li>"
         for B in operands[:BREADTH]
     ]
     if len(operands) > BREADTH:

@@ -84,7 +84,7 @@ def _arithmetic(name: str, is_reflected: bool = False) -> Any:
     def operate(self: Any, other: Any) -> Any:
         pair = (other, self) if is_reflected else (self, other)
         f = getattr(algebra, name)
-        return calls.ordinary(f, *pair) if calls._is_strict and calls.are_strict() else f(*pair)
+        return calls.ordinary(f, *pair) if calls.modes and calls.are_strict() else f(*pair)
 
     return operate
 
@@ -138,6 +138,11 @@ class Protocols:
         __sub__, __rsub__ = _arithmetic("subtract"), _arithmetic("subtract", is_reflected=True)
         __mul__ = __rmul__ = _arithmetic("times")  # scalars and Hadamard products commute
         __truediv__ = _arithmetic("divide")
+
+    def __rtruediv__(self, other: Any) -> LinearOperator:
+        raise TypeError(
+            "/: nothing can be divided by an operator. Use solve(A, b), or c * inv(A) for a number c."
+        )
 
     def __pow__(self, exponent: Any) -> LinearOperator:
         return algebra.raise_to(self, exponent)
@@ -224,7 +229,15 @@ class Protocols:
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return interop.torch_function(func, args, kwargs or {})
 
-    # ------------------------------------------------------------------ what torch's tensors have
+    # ------------------------------------------------------------------ what arrays have
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        return self.shape[:-2]
 
     @property
     def mT(self) -> LinearOperator:

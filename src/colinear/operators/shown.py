@@ -39,9 +39,12 @@ def with_symmetry_of_entries(A: LinearOperator) -> Any:
     then positive where the diagonal outweighs the rest of each row (Gershgorin).
 
     They are read once in a call, since arrays may be changed between two calls, and where that is
-    free: never under tracing, and on a device only whether a sparse matrix is symmetric.
+    free: never under tracing, and on a device only whether a sparse matrix is symmetric, and the
+    three diagonals that every formula for them reads.
     """
     if A.is_neutral or A.xp.is_compiling() or A.shape[-1] != A.shape[-2] or 0 in A.shape:
+        return A
+    if A._context.backend == "numpy" and A._is_out_of_core:  # to read it is not free
         return A
     found = once_in_call(A, "_shown", lambda: _shown_beyond(A))
     return A if found is None else found
@@ -67,14 +70,24 @@ def _shown_by_entries(A: Any) -> Any:
     if not isinstance(A, STORED) or A.properties & POSITIVE_SEMIDEFINITE:
         return A
     xp, values = A.xp, [A.xp.peek(x) for x in A.arrays()]
-    if any(x is None for x in values):
+    is_unseen = any(x is None for x in values)
+    if is_unseen and isinstance(A, Tridiagonal) and not any(map(xp.is_traced, A.arrays())):
+        values, is_unseen = diagonals_on_host(A), False
+    if is_unseen:
         is_waited_for = isinstance(A, Sparse) and not A.properties & SELF_ADJOINT
         if not is_waited_for or xp.is_traced(A.data) or not A.structure.is_symmetric:
             return A
         flipped = xp.take(A.data, A.structure.transposed.order, axis=-1)
         same = xp.all(flipped == xp.conj(A.data))
         return A._claim(SELF_ADJOINT) if bool(xp.to_numpy(same)) else A
-    host = A.with_arrays(values)
+    found = _claimed_by_entries(A, A.with_arrays(values))
+    if "_diagonals_on_host" in A.__dict__:  # which are those of what was found, too
+        found.__dict__["_diagonals_on_host"] = A.__dict__["_diagonals_on_host"]
+    return found
+
+
+def _claimed_by_entries(A: Any, host: Any) -> Any:
+    """A with the properties that its entries show, of which `host` has copies in NumPy."""
     if not A.properties & SELF_ADJOINT and not _equals_adjoint(host):
         return A
     diagonal = None if isinstance(A, Dense | Convolution) else _stored_diagonal(host)
@@ -88,6 +101,16 @@ def _shown_by_entries(A: Any) -> Any:
     # rounding of the sums is no reason to call a singular matrix definite
     is_definite = np.all(slack > 1e3 * np.finfo(slack.dtype).eps * rows)
     return A._claim(POSITIVE_DEFINITE if is_definite else POSITIVE_SEMIDEFINITE)
+
+
+def diagonals_on_host(A: Any) -> list[Any]:
+    """The three diagonals as they are; those of a device are copied once in a call."""
+    xp, diagonals = A.xp, (A.lower, A.diag, A.upper)
+    # JAX traces what is computed inside a program, even of arrays that can be seen
+    values = [xp.peek(d) for d in diagonals]
+    if any(d is None for d in values):
+        values = once_in_call(A, "_diagonals_on_host", lambda: xp.fetch(diagonals))
+    return values
 
 
 def _equals_adjoint(A: Any) -> bool:

@@ -13,7 +13,10 @@ from ..errors import BackendError, DtypeError, ShapeError
 from .banded import scatter_dense
 from .base import LinearOperator
 from .context import as_array, check_dtype, kind_of
-from .tree import Index, Shape, conjugate_leaves, memo, on_host
+from .fused import FusedDiagonals, is_fused
+from .tree import MOST_DIAGONALS, Index, Shape, conjugate_leaves, memo, on_host
+
+LOOKED_AT = 4096  # entries, which show that most matrices have more diagonals
 
 
 class SparseStructure:
@@ -83,6 +86,30 @@ class SparseStructure:
         filled = steps < lengths[:, None]
         places = np.where(filled, np.asarray(self.indptr)[:-1, None] + steps, 0)
         return Index(places), Index(self.columns[places] * filled), Index(filled)
+
+    @memo
+    def diagonals(self) -> tuple[Shape, Any, Any] | None:
+        """The diagonals that have all entries, if they are few and mostly full: their offsets; the
+        place of each entry among the diagonals by rows, end to end; and for each row a number with
+        a bit for each diagonal that has an entry there. None of other matrices."""
+        (m, n), limit = self.shape, MOST_DIAGONALS
+        head = self.columns[:LOOKED_AT] - self.rows[:LOOKED_AT]
+        if not self.nnz or len(np.unique(head)) > limit:
+            return None
+        steps = self.columns - self.rows + np.int32(m - 1)
+        occurs = np.zeros(m + n - 1, bool)
+        occurs[steps] = True
+        (offsets,) = np.nonzero(occurs)
+        if len(offsets) > min(limit, 2 * self.nnz / m):
+            return None
+        which = np.zeros(len(occurs), np.int8)
+        which[offsets] = np.arange(len(offsets))
+        d = which[steps]
+        # sums of few powers of two are exact
+        bits = np.bincount(self.rows, np.left_shift(1, d, dtype=np.int64), m)
+        places = d.astype(np.int64) * m + self.rows
+        kind = np.uint8 if len(offsets) <= 8 else np.int32
+        return tuple(int(k) - m + 1 for k in offsets), places, bits.astype(kind)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
@@ -205,6 +232,17 @@ class Sparse(LinearOperator, init=False):
         if self.data.ndim == 1 and self._context.backend == "numpy":
             return self.xp.sparse_matmul(self.data, self.structure, x)
         return self.xp.sparse_matmul(self.data, self.structure, x[:, None])[..., 0]
+
+    def _prepare(self, is_planned: bool) -> LinearOperator:
+        """The diagonals laid out for an iteration, where the device multiplies by them in one
+        pass."""
+        data, structure = self.data, self.structure
+        if is_planned or data.ndim > 1 or not is_fused(self, data, structure.shape[0]):
+            return self
+        if (found := structure.diagonals) is None:
+            return self
+        parts = self.xp.sparse_diagonals(data, structure)
+        return FusedDiagonals._of(self, parts, found[0])
 
     @property
     def _has_rows(self) -> bool:

@@ -16,6 +16,7 @@ from ..status import state
 from .banded import pad_with_zeros
 from .base import LinearOperator
 from .context import as_array, as_arrays, broadcast_batches, kind_of, spread, zero_product
+from .fused import fuse_stencil
 from .tree import Shape, conjugate_leaves
 from .unitary import circular_convolution, convolution_flops, good_length, grid_sizes, pad_end
 
@@ -268,6 +269,10 @@ class Convolution(LinearOperator, init=False):
         is_small = math.prod(fitted._sizes) <= DIRECT_ENTRIES
         out = (_shifted_sums if is_small else _by_transforms)(xp, fitted, x)
         return xp.reshape(out, (*batch, n, k))
+
+    def _prepare(self, is_planned: bool) -> Any:
+        is_small = math.prod(self._sizes) <= DIRECT_ENTRIES
+        return fuse_stencil(self, is_planned) if is_small else self
 
     def _fitted(self) -> tuple[Array, Shape]:
         """The kernel cut to what a point of the grid can reach, or wrapped onto the grid, and

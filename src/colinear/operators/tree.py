@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..backends import Array, namespace_of
+from ..backends.numpy.arrays import is_mapped
 from ..dispatch import signatures
 from ..dispatch.calls import retry_deeper
 from ..errors import ShapeError
@@ -276,6 +277,9 @@ def map_parts(value: Any, on_operator: Map, on_leaf: Map) -> Any:
     return on_operator(value) if hasattr(type(value), "_matmat") else on_leaf(value)
 
 
+MOST_DIAGONALS = 31  # of a matrix that is multiplied by diagonals: each row has a bit for each
+
+
 class Index:
     """Integers that are structure (a permutation, a sparsity pattern): static and hashable by
     content, so that values are seen under `jit` and neither `vmap` nor `grad` of an operator
@@ -350,6 +354,7 @@ class Tree:
     _fields: ClassVar[tuple[str, ...]] = ()
     _scalars: ClassVar[tuple[str, ...]] = ()
     _claims: ClassVar[int] = 0  # what the user claimed; instances with claims shadow it
+    _may_be_lent: ClassVar[bool] = True  # to NumPy, which then computes with it
 
     @classmethod
     def _of(cls, *values: Any) -> Any:
@@ -432,6 +437,13 @@ class Tree:
         arrays_of_own = set(map(id, own))
         place = lambda leaf: next(given) if id(leaf) in arrays_of_own else leaf
         return self._map(place, KINDS if is_alike else ())
+
+    @memo
+    def _is_out_of_core(self) -> bool:
+        """Whether some of its numbers are not in memory: they lie in large files, or come a chunk
+        at a time. So nothing of their size is made unasked."""
+        is_lazy = any(getattr(part, "_is_lazy", False) for part in inside_out(self))
+        return is_lazy or any(map(is_mapped, self.leaves()))
 
     def detach(self, by: str = "stop_gradient") -> Any:
         """The same operator, whose arrays are constants to derivatives; what was one array stays

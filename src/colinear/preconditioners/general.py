@@ -344,8 +344,12 @@ def approximation(K: LinearOperator, rank: int, seed: Any) -> tuple[Array, Array
     Y = Y + xp.astype(little, K.dtype)[..., None, None] * Q
     C = xp.cholesky(hermitian(xp, inner_products(xp, Q, Y)))[0]
     B = adjoint(xp, xp.solve_triangular(C, adjoint(xp, Y), lower=True))  # Y C^-H
-    U, s, _ = xp.svd(B)
-    return U, xp.maximum(s**2 - little[..., None], 0)
+    # U and s^2 of B = U s V^H, by B^H B: rounding is that of the largest s^2, which `little` is
+    # above; and an n x r decomposition would take longer than all the rest
+    squares, V = xp.eigh(hermitian(xp, inner_products(xp, B, B)))
+    squares, V = xp.flip(squares, axis=-1), xp.flip(V, axis=-1)
+    U = xp.qr(xp.matmul(B, V))[0]
+    return U, xp.maximum(squares - little[..., None], 0)
 
 
 # Partial Cholesky factorisation with pivoting (Harbrecht, Peters and Schneider 2012), as in

@@ -531,3 +531,18 @@ def test_gradient_of_a_singular_sparse_logdet_is_no_number():
         value = co.logdet(co.Sparse.from_parts(x, structure))
     assert float(value.detach()) == -np.inf
     assert torch.autograd.grad(value, x)[0].isnan().all()
+
+
+def test_a_named_method_is_not_used_on_a_part_that_a_formula_leaves_whole():
+    """The sum without its low-rank term is singular, so the lemma gives way to the matrix: LDL, for the
+    Gram matrix, was run on its factor, which is not self-adjoint."""
+    rng = np.random.default_rng(0)
+    U, V = rng.standard_normal((2, 4, 2))
+    corner = co.Householder(np.array([1.0, 2.0]))
+    rest = co.BlockDiag(corner, co.Zero(2, 2))
+    B = rest + co.LowRank(U, V)
+    for A in (co.Product(B.H, B), co.Product(B, B.H)):
+        value, info = co.det(A, co.LDL(), info=True)
+        assert not info.failed
+        np.testing.assert_allclose(value, np.linalg.det(A.to_dense()), rtol=1e-9)
+        assert co.explain(co.det, A, method=co.LDL()).rules[-1] == "LDL"

@@ -11,7 +11,9 @@ import scipy.sparse as sp
 
 import colinear as co
 from colinear import rates
+from colinear.factors.iterated import Attempts
 from colinear.functions.solve import cost, near, trials
+from colinear.functions.solve.auto import iterated
 from colinear.operators.shown import assembled
 
 BACKENDS = ["numpy", "torch", "jax"]
@@ -558,3 +560,27 @@ def test_a_singular_jacobian_is_iterated_with() -> None:
     x, info = co.solve(J, b, info=True)
     assert not info.failed
     assert torch.linalg.vector_norm(J @ x - b) <= 1e-7 * torch.linalg.vector_norm(b)
+
+
+def test_an_iteration_that_is_given_up_after_others_failed_gives_no_answer():
+    """After GMRES and CG had failed, MINRES was stopped by its patience, and its x, at a residual of 0.2,
+    was returned as that of a fallback: silently wrong."""
+    m, q = 30, 15
+    x = np.arange(q) - q // 2
+    kernel = np.exp(-(x[:, None] ** 2 + x**2) / 12.5)  # cut off, which leaves it indefinite
+    d = 10.0 ** np.random.default_rng(0).uniform(-4, 0, m * m)
+    blur = co.Convolution(kernel, (m, m), boundary="zero", centered=True)
+    A, b = co.PD(blur + co.Diagonal(d)), np.ones(m * m)
+    x, info = co.solve(A, b, info=True)
+    assert np.linalg.norm(A @ x - b) < 1e-7 * np.linalg.norm(b) or info.failed
+    assert np.all(info.converged) or info.failed
+
+
+def test_attempts_of_which_the_last_was_stopped_say_so():
+    A = co.opaque(co.Diagonal(np.r_[-1.0, np.linspace(1, 1e4, 299)]))
+    stopped = co.MINRES(callback=lambda progress: progress.iteration >= 3)
+    both = Attempts._of((iterated(A, co.CG()), iterated(A, stopped)))
+    _, info = both.run(np.ones((300, 1)), True)
+    assert info.status is co.Status.STOPPED
+    assert not np.any(info.converged)
+    assert "CG failed (NOT_POSITIVE_DEFINITE)" in info.message

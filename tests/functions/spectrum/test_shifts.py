@@ -195,3 +195,20 @@ def test_lowest_pairs_of_a_filling_matrix_by_its_diagonal(backend: str) -> None:
     np.testing.assert_allclose(S @ V, V * values, atol=1e-2)
     exact = sla.eigsh(S, 2, sigma=0, return_eigenvectors=False)
     np.testing.assert_allclose(values, np.sort(exact), rtol=1e-6)
+
+
+def test_a_preconditioner_for_the_whole_is_not_handed_to_the_rest_of_a_shift():
+    """One for I - W is none for -W, which has no inverse that is near to it: the iteration failed."""
+    rng = np.random.default_rng(0)
+    M = rng.uniform(0, 1, (150, 150))
+    W = M + M.T
+    scale = 1 / np.sqrt(W.sum(axis=1))
+    A = co.Identity(150) - co.SelfAdjoint(scale[:, None] * W * scale)
+    wanted = np.linalg.eigvalsh(A.to_dense())[:3]
+    for preconditioner in (co.Jacobi(), co.PSD(np.linalg.inv(A.to_dense() + 1e-3 * np.eye(150)))):
+        method = co.LOBPCG(preconditioner=preconditioner)
+        (values, _), info = co.eig(A, 3, "SA", method, info=True)
+        assert np.all(info.converged)
+        np.testing.assert_allclose(values, wanted, atol=1e-6)
+        assert co.explain(co.eig, A, 3, "SA", method).rules == ["LOBPCG"]
+    assert co.explain(co.eig, A, 3, "SA", co.LOBPCG()).rules[0] == "eig_shifted"

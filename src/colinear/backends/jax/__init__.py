@@ -5,4 +5,5 @@ from .control import *
 from .derivatives import *
 from .host_warnings import *
 from .linalg import *
+from .processes import all_reduce, for_processes, from_processes, process_group
 from .sparse import *

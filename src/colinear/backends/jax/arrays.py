@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from ..shared import LENT_DTYPES, diagonal, extreme_scale, fft, half, ifft, itself
 from ..shared import never as is_compiling
@@ -143,9 +144,12 @@ def device_of(x: Any) -> Any:
     return place_of(device) if isinstance(device, jax.sharding.Sharding) else device
 
 
-def device_memory(device: Any) -> float:
-    """Bytes of the memory of a device, infinity where that is not known."""
-    return float((device.memory_stats() or {}).get("bytes_limit", "inf"))
+def device_memory(device: Any, free: Any = False) -> float:
+    """Bytes of the memory of a device, or of each device of a mesh, or of what is free of it;
+    infinity where that is not known."""
+    device = device.local_devices[0] if type(device) is Mesh else device
+    stats = device.memory_stats() or {}
+    return float(stats.get("bytes_limit", "inf")) - (stats.get("bytes_in_use", 0) if free else 0)
 
 
 def to_device(x: Any, device: Any) -> jax.Array:
@@ -303,11 +307,17 @@ def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> ja
     return norm if keepdims else jnp.squeeze(norm, axis)
 
 
+def _by_rows(x: Any) -> jax.Array:
+    """x, stored row after row, as XLA's transforms on the CPU take and give arrays: where what
+    follows wants it otherwise, XLA passes that on to them and fails (jaxlib 0.10)."""
+    return jax.lax.optimization_barrier(x.reshape(-1)).reshape(x.shape) if x.ndim > 1 else x
+
+
 def _each_axis(transform: Callable, x: Any, axes: Any = None) -> jax.Array:
     """One axis after another: XLA has transforms of at most three."""
     x = x.astype(complex_dtype(x.dtype))
     for axis in range(x.ndim) if axes is None else axes:
-        x = transform(x, axis=axis) if x.size else x
+        x = _by_rows(transform(x, axis=axis)) if x.size else x
     return x
 
 
@@ -317,15 +327,15 @@ fftn, ifftn = (half(functools.partial(_each_axis, f)) for f in (jnp.fft.fft, jnp
 @half
 def rfftn(x: Any, axes: Any) -> jax.Array:
     """The transform of real numbers: the first half of the last axis, which determines the rest."""
-    return _each_axis(jnp.fft.fft, jnp.fft.rfft(x, axis=axes[-1]), axes[:-1])
+    return _each_axis(jnp.fft.fft, _by_rows(jnp.fft.rfft(x, axis=axes[-1])), axes[:-1])
 
 
 @half
 def irfftn(x: Any, shape: Any, axes: Any) -> jax.Array:
     """The real numbers of this shape (along the axes) of which `x` is the transform."""
     for length, axis in zip(shape[:-1], axes[:-1], strict=True):
-        x = jnp.fft.ifft(x, length, axis)
-    return jnp.fft.irfft(x, shape[-1], axes[-1])
+        x = _by_rows(jnp.fft.ifft(x, length, axis))
+    return _by_rows(jnp.fft.irfft(x, shape[-1], axes[-1]))
 
 
 # scattered

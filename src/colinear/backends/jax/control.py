@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..shared import descend, radial_product, record, watch_operations
 from .arrays import is_differentiated
-from .mesh import MESHES, has_explicit_axes, whole, with_automatic_axes
+from .mesh import has_explicit_axes, is_explicit, place_of_operand, whole, with_automatic_axes
 
 # control
 # --------------------------------------------------------------------------------------------------
@@ -287,11 +288,7 @@ def is_strict(A: Any = None) -> bool:
     return (
         jax.config.jax_numpy_dtype_promotion != "standard"
         or jax.config.jax_numpy_rank_promotion != "allow"
-        # of an operator on one device, or none, nothing more is asked
-        or (
-            type(A._context.device if hasattr(A, "_context") else None) in MESHES
-            and has_explicit_axes(A)
-        )
+        or is_explicit(place_of_operand(A))
     )
 
 

@@ -16,6 +16,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+try:  # since 0.6
+    from jax import shard_map
+except ImportError:
+    from jax.experimental.shard_map import shard_map
+
 ABSTRACT = jax.sharding.AbstractMesh
 MESHES = (Mesh, ABSTRACT)
 KINDS = getattr(jax.sharding, "AxisType", None)  # of axes; None where JAX has automatic ones only
@@ -97,6 +102,99 @@ def whole(x: Any) -> np.ndarray:
     if not x.is_fully_replicated:
         x = jax.device_put(x, layout_on(automatic(place_of(x.sharding))))
     return np.asarray(x.addressable_data(0))
+
+
+# How `colinear.distributed` cuts arrays: what `backends.mesh_module` lists.
+
+CUTS_EVENLY = True  # whether the devices must divide the rows
+
+
+def axis_sizes(mesh: Any) -> dict[str, int]:
+    """How many devices there are along each axis."""
+    return dict(mesh.shape)
+
+
+def place_on_mesh(x: Any, mesh: Any, cuts: dict[int, str]) -> Any:
+    """An array cut over a mesh, by the name of its axis for each dimension that is cut (negative,
+    from the last); whole on every device along the others.
+
+    The axes are automatic ones, whatever the mesh says: formulas leave layouts to XLA.
+    """
+    axes = [cuts.get(i - np.ndim(x)) for i in range(np.ndim(x))]
+    layout = NamedSharding(automatic(mesh), PartitionSpec(*axes))
+    if isinstance(x, jax.core.Tracer):
+        return jax.lax.with_sharding_constraint(x, layout)
+    if not all(device.process_index == jax.process_index() for device in mesh.devices.flat):
+        if not isinstance(x, jax.Array) or not is_spread(x):  # each process has all of it
+            host = np.asarray(x)
+            return jax.make_array_from_callback(host.shape, layout, host.__getitem__)
+    return jax.device_put(x, layout)
+
+
+def cuts_of(x: Any) -> dict[int, str]:
+    """The name of the axis over which each dimension is cut; none for what is whole, or traced."""
+    sharding = getattr(x, "sharding", None)
+    if isinstance(x, jax.core.Tracer) or not isinstance(sharding, NamedSharding):
+        return {}
+    return {i - x.ndim: name for i, name in enumerate(sharding.spec) if name is not None}
+
+
+def bytes_per_device(x: Any) -> int:
+    """Bytes of the largest part of an array on one device."""
+    if isinstance(x, jax.core.Tracer) or not is_spread(x):
+        return int(x.nbytes)
+    return int(np.prod(x.sharding.shard_shape(x.shape))) * x.dtype.itemsize
+
+
+def gather_whole(x: Any) -> Any:
+    """An array on one device: the first of this process that the mesh has."""
+    if isinstance(x, jax.core.Tracer) or not is_spread(x):
+        return x
+    return jax.device_put(whole(x), min(x.sharding.addressable_devices, key=lambda d: d.id))
+
+
+def local_rows(mesh: Any, axis: str, rows: int) -> slice:
+    """The rows of a matrix, cut over an axis, that lie on devices of this process."""
+    layout = NamedSharding(automatic(mesh), PartitionSpec(axis))
+    parts = layout.addressable_devices_indices_map((rows,)).values()
+    starts, stops = zip(*((part[0].start or 0, part[0].stop or rows) for part in parts))
+    return slice(min(starts), max(stops))
+
+
+def from_local_rows(x: Any, mesh: Any, axis: str, rows: int) -> Any:
+    """An array of so many rows, of which each process gives its `local_rows`."""
+    layout = NamedSharding(automatic(mesh), PartitionSpec(axis))
+    return jax.make_array_from_process_local_data(layout, x, (rows, *x.shape[1:]))
+
+
+def apply_by_rows(
+    f: Callable[..., Any], mesh: Any, axis: str, cut: Any, whole: Any, ndim: int = 2
+) -> Any:
+    """`f(cut, whole)` on each device, of its rows (dimension -2) of the arrays in `cut` and of all
+    that is in `whole`; the answer, of so many dimensions, has the rows that belong to those.
+
+    f says by `gather_rows` and `shift_rows` what devices send to each other; nothing else is sent.
+    """
+    rows = lambda ndim: PartitionSpec(*(None,) * (ndim - 2), axis)
+    specs = (
+        jax.tree.map(lambda x: rows(np.ndim(x)), cut),
+        jax.tree.map(lambda x: PartitionSpec(), whole),
+    )
+    local = shard_map(f, mesh=automatic(mesh), in_specs=specs, out_specs=rows(ndim))
+    return local(cut, whole)
+
+
+def gather_rows(x: Any, axis: str) -> Any:
+    """Inside `apply_by_rows`: all rows (dimension -2), of which each device has some."""
+    return jax.lax.all_gather(x, axis, axis=x.ndim - 2, tiled=True)
+
+
+def shift_rows(x: Any, axis: str, by: int) -> Any:
+    """Inside `apply_by_rows`: what the device that stands `by` places before has as x; zeros on the
+    first ones (the last ones, if `by` is negative)."""
+    count = jax.lax.psum(1, axis)
+    pairs = [(i, i + by) for i in range(count) if 0 <= i + by < count]
+    return jax.lax.ppermute(x, axis, pairs)
 
 
 # Explicit axes.

@@ -21,7 +21,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from ..shared import half
+from ..shared import diagonals_matmul, half, lay_out
 
 WIDTH = 32  # entries of a row that one slab takes
 SMALL = 1 << 14  # entries up to which compiling slabs takes longer than they save
@@ -49,6 +49,24 @@ def sparse_array(data: Any, structure: Any) -> Any:
     return BCOO(
         (data, indices), shape=(*batch, *structure.shape), indices_sorted=True, unique_indices=True
     )
+
+
+def fuses_diagonals(x: Any) -> bool:
+    """Whether products by diagonals with vectors like x are one pass over memory here."""
+    return jax.default_backend() != "cpu"
+
+
+def sparse_diagonals(data: Any, structure: Any) -> tuple[jax.Array, ...]:
+    """The entries of a sparse matrix of few diagonals as `diagonals_matmul` takes them."""
+    offsets, places, bits = structure.diagonals
+    if "jax diagonals" not in structure.memo:
+        with jax.ensure_compile_time_eval():
+            structure.memo["jax diagonals"] = jax.device_put(places)
+    values = jnp.zeros(len(offsets) * structure.shape[0], data.dtype)
+    values = values.at[structure.memo["jax diagonals"]].set(
+        data, unique_indices=True, mode="promise_in_bounds"
+    )
+    return lay_out(values.reshape(len(offsets), -1), bits)
 
 
 def _bind(data: Any, X: Any, structure: Any) -> Any:

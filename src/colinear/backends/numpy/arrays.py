@@ -6,6 +6,7 @@ from __future__ import annotations
 import builtins
 import functools
 import math
+import mmap
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -18,11 +19,14 @@ from ..shared import (
     _over_batch,
     by_columns,
     diagonal,
+    diagonals_matmul,
     extreme_scale,
     fold_in,
     half,
     itself,
+    lay_out,
     never,
+    sparse_diagonals,
 )
 
 # names that mean here what they mean to all
@@ -101,8 +105,9 @@ def device_of(x: Any) -> str:
     return "cpu"
 
 
-def device_memory(device: Any) -> float:
-    """Bytes of the memory of a device, infinity where that is not known."""
+def device_memory(device: Any, free: Any = False) -> float:
+    """Bytes of the memory of a device, or of what is free of it, infinity where that is not
+    known."""
     return float("inf")
 
 
@@ -118,6 +123,20 @@ def to_device(x: Any, device: Any) -> Any:
 to_numpy, copy = np.asarray, np.array
 
 
+LARGE_BYTES = 2**24  # of a file that is mapped into memory, from which it is not copied unasked
+
+
+def is_mapped(x: Any) -> builtins.bool:
+    """Whether an array of more than `LARGE_BYTES` lies in a file."""
+    if not isinstance(x, np.ndarray) or x.nbytes <= LARGE_BYTES:
+        return False
+    while isinstance(x, np.ndarray):
+        if isinstance(x, np.memmap):
+            return True
+        x = x.base
+    return isinstance(x, mmap.mmap) or isinstance(getattr(x, "obj", None), mmap.mmap)
+
+
 def own(x: Any, lenders: Any) -> np.ndarray:
     """`x` as an array that can be written to without changing one of the arrays in `lenders`:
     copied if need be."""
@@ -131,7 +150,7 @@ def own(x: Any, lenders: Any) -> np.ndarray:
 # Values are on the host, can be seen, and have no derivatives.
 peek = staged = itself
 fetch = list
-is_on_device = is_traced = is_differentiated = is_compiling = never
+is_on_device = is_traced = is_differentiated = is_compiling = fuses_diagonals = never
 
 
 # arithmetic and products
@@ -203,12 +222,33 @@ def inner_products(X: Any, Y: Any, weights: Any = None) -> Any:
     """X^H Y or, with weights w (..., n), X^H diag(w) Y; no array of the size of Y is made where the
     framework can do without."""
     if weights is not None:
+        if X.nbytes > LARGE_BYTES and X.ndim == 2 == Y.ndim and weights.ndim == 1:
+            return _inner_products_by_rows(X, Y, weights)
         is_symmetric = X is Y and weights.size and weights.dtype.kind == "f" and weights.min() > 0
         if is_symmetric:  # as BLAS then knows, which saves half of the work
             X = Y = X * np.sqrt(weights)[..., None]
         else:
             Y = Y * weights[..., None]
+    if X.nbytes > LARGE_BYTES and X.ndim == 2 == Y.ndim and _is_copied(X, Y):
+        return _inner_products_by_rows(X, Y)
     return np.matmul(conj(np.swapaxes(X, -1, -2)), Y)
+
+
+def _is_copied(X: np.ndarray, Y: np.ndarray) -> builtins.bool:
+    """Whether BLAS would be given a copy of X or Y."""
+    return X.dtype != Y.dtype or X.dtype.kind == "c" or not (X.flags.forc and Y.flags.forc)
+
+
+def _inner_products_by_rows(X: np.ndarray, Y: np.ndarray, weights: Any = None) -> np.ndarray:
+    """X^H diag(w) Y of matrices so long that nothing of their size is made."""
+    dtype = np.result_type(X, Y)
+    found = np.zeros((X.shape[-1], Y.shape[-1]), dtype)
+    step = builtins.max(1, LARGE_BYTES // (4 * dtype.itemsize * builtins.max(1, X.shape[-1])))
+    for i in range(0, len(X), step):
+        rows = slice(i, i + step)
+        block = Y[rows] if weights is None else Y[rows] * weights[rows, None]
+        found += np.matmul(np.conj(X[rows].T).astype(dtype, copy=False), block)
+    return found
 
 
 def dot_real(x: Any, y: Any) -> Any:

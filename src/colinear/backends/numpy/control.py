@@ -14,7 +14,19 @@ import numpy as np
 import scipy
 
 from ...errors import BackendError
-from ..shared import _lapack, common, fori_loop, half, itself, loop_map, scan
+from ..shared import (
+    _lapack,
+    common,
+    descend,
+    fori_loop,
+    half,
+    itself,
+    loop_map,
+    radial_product,
+    record,
+    scan,
+    watch_operations,
+)
 from ..shared import scan_recurrence as linear_recurrence
 from .linalg import solve_triangular
 

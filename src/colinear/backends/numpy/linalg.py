@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from .. import shared
+from .. import factorising, shared
 from ..shared import (
     _lapack,
     _nan_on_failure,
@@ -165,6 +165,7 @@ def lu_solve(LU: Array, pivots: Array, B: Array, adjoint: bool = False) -> Array
     return lu_substitute(LU, pivots, B, adjoint)
 
 
+@factorising
 def lu_factor_and_solve(A: Array, B: Array) -> tuple[Array, Array, Array]:
     """`lu_factor(A)` and the solution of A X = B, of one matrix that LAPACK takes: a call less."""
     LU, pivots, X, failure = _lapack("gesv", A.dtype.char)(A, B)

@@ -17,12 +17,15 @@ from .arrays import (
     asarray,
     bfloat16,
     complex_dtype,
+    device_of,
     float16,
+    full,
     is_on_device,
     peek,
     real_dtype,
 )
 from .derivatives import is_differentiated
+from .mesh import is_spread
 
 # names that mean here what they mean to all
 # isort: off
@@ -66,17 +69,17 @@ def minimum(x: Any, y: Any) -> torch.Tensor:
 def _tensors(x: Any, y: Any) -> tuple[Any, Any]:
     """Scalars become tensors, which torch's binary functions demand."""
     if not isinstance(x, torch.Tensor):
-        x = _beside(x, torch.result_type(y, x), y.device)
+        x = _beside(x, torch.result_type(y, x), device_of(y))
     if not isinstance(y, torch.Tensor):
-        y = _beside(y, torch.result_type(x, y), x.device)
+        y = _beside(y, torch.result_type(x, y), device_of(x))
     return x, y
 
 
 def _beside(x: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:
     """A number as a tensor; on a device it is filled there, which waits for nothing."""
     if isinstance(x, int | float | complex):
-        return torch.full((), x, dtype=dtype, device=device)
-    return torch.as_tensor(x, dtype=dtype, device=device)
+        return full((), x, dtype=dtype, device=device)
+    return asarray(x, dtype, device)
 
 
 def sort(x: Any, axis: int = -1) -> torch.Tensor:
@@ -92,7 +95,7 @@ def roll(x: Any, shift: Any, axis: Any = None) -> torch.Tensor:
 
 
 def _index(indices: Any, x: torch.Tensor) -> torch.Tensor:
-    return asarray(indices, torch.int64, x.device)
+    return asarray(indices, torch.int64, device_of(x))
 
 
 def take(x: Any, indices: Any, axis: int = 0) -> torch.Tensor:
@@ -111,6 +114,8 @@ def matmul(x: Any, y: Any) -> torch.Tensor:
     """The matrix product; torch's own refuses operands of two dtypes."""
     if x.dtype != y.dtype:
         x, y = common(x, y)
+    if x.ndim == 1 < y.ndim and is_spread(x):  # torch (2.13) loses the shape of DTensor's x @ Y
+        return torch.matmul(x[None], y)[..., 0, :]
     return torch.matmul(x, y)
 
 
@@ -248,4 +253,4 @@ def set_at(x: Any, key: Any, values: Any) -> torch.Tensor:
 
 
 def _key(part: Any, x: torch.Tensor) -> Any:
-    return asarray(part, device=x.device) if isinstance(part, (np.ndarray, list)) else part
+    return asarray(part, device=device_of(x)) if isinstance(part, (np.ndarray, list)) else part

@@ -16,6 +16,8 @@ from torch.autograd import forward_ad
 
 from ..shared import LENT_DTYPES, by_name, fold_in
 from ..shared import itself as staged  # what is computed from values can be seen too
+from .mesh import device_in, gather_whole, is_mesh, is_spread, moved, placed
+from .mesh import place_of as device_of
 
 name = "torch"
 is_functional = False  # whether arrays are never written over, and loops are compiled
@@ -126,7 +128,7 @@ default_float = torch.get_default_dtype
 
 def asarray(x: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
     dtype = None if dtype is None else dtype_from(dtype)
-    if isinstance(x, torch.Tensor) and dtype in (None, x.dtype) and device in (None, x.device):
+    if isinstance(x, torch.Tensor) and dtype in (None, x.dtype) and device in (None, device_of(x)):
         return x
     if not isinstance(x, torch.Tensor | int | float | complex | list | tuple):
         x = np.asarray(x)
@@ -140,8 +142,11 @@ def asarray(x: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
 def _moved(x: torch.Tensor, device: Any) -> torch.Tensor:
     """The tensor on a device. To a CUDA device it is copied behind what that has still to do: what
     is not in pinned memory has left the host when the call returns."""
-    is_sent = device is not None and x.is_cpu and torch.device(device).type == "cuda"
-    return x.to(device, non_blocking=is_sent)
+    if device is None:
+        return x
+    here = device_in(device)
+    is_sent = x.is_cpu and here.type == "cuda"
+    return placed(x.to(here, non_blocking=is_sent), device)
 
 
 def astype(x: Any, dtype: Any) -> torch.Tensor:
@@ -153,20 +158,30 @@ def astype(x: Any, dtype: Any) -> torch.Tensor:
     return x.to(dtype)
 
 
+def _placed(create: Callable) -> Callable:
+    """A function that makes tensors, on a device or on a mesh."""
+
+    @functools.wraps(create)
+    def created(*arguments: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
+        if not is_mesh(device):
+            return create(*arguments, dtype=dtype, device=device)
+        return placed(create(*arguments, dtype=dtype, device=device_in(device)), device)
+
+    return created
+
+
 zeros, ones, eye, arange = (
-    by_name(create, dtype_from) for create in (torch.zeros, torch.ones, torch.eye, torch.arange)
+    by_name(_placed(create), dtype_from)
+    for create in (torch.zeros, torch.ones, torch.eye, torch.arange)
 )
 
 
+@_placed
 def full(shape: Any, value: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
     shape = (shape,) if isinstance(shape, int) else shape
     if isinstance(value, torch.Tensor):
         return value.to(dtype=dtype and dtype_from(dtype), device=device).expand(shape).clone()
     return torch.full(shape, value, dtype=dtype and dtype_from(dtype), device=device)
-
-
-def device_of(x: Any) -> torch.device:
-    return x.device
 
 
 def is_beside(x: Any, context: Any) -> builtins.bool:
@@ -179,17 +194,27 @@ def is_beside(x: Any, context: Any) -> builtins.bool:
     )
 
 
-def device_memory(device: Any) -> float:
-    """Bytes of the memory of a device, infinity where that is not known."""
-    is_cuda = torch.device(device).type == "cuda"
-    return float(torch.cuda.get_device_properties(device).total_memory if is_cuda else "inf")
+def device_memory(device: Any, free: builtins.bool = False) -> float:
+    """Bytes of the memory of a device, or of what is free of it, infinity where that is not
+    known."""
+    device = device_in(device)
+    if device.type != "cuda":
+        return math.inf
+    if not free:
+        return float(torch.cuda.get_device_properties(device).total_memory)
+    # what torch holds in reserve is free too
+    reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return float(torch.cuda.mem_get_info(device)[0] + reserve)
 
 
 def to_device(x: Any, device: Any) -> torch.Tensor:
-    return x if device is None else x.to(device)
+    if is_mesh(device):
+        return moved(x, device)
+    return x if device is None else gather_whole(x).to(device)
 
 
 def to_numpy(x: Any) -> np.ndarray:
+    x = gather_whole(x)
     if _functorch.is_functorch_wrapped_tensor(x):
         x = _values(x)  # inside torch.func.grad or jvp
         assert x is not None, "the values of this tensor cannot be seen here"
@@ -208,6 +233,7 @@ def may_lend(context: Any) -> builtins.bool:
     done."""
     return not (
         context.dtype not in HOST_DTYPES
+        or is_mesh(context.device)
         or torch._C._len_torch_dispatch_stack()
         or torch._C._len_torch_function_stack()
         or _functorch.peek_interpreter_stack() is not None
@@ -274,7 +300,9 @@ def _memory(x: torch.Tensor) -> int | None:
     """Where the numbers of a tensor are stored; None under a transformation, where nothing is
     written in place."""
     try:
-        return None if torch.compiler.is_compiling() else x.untyped_storage().data_ptr() or None
+        if torch.compiler.is_compiling():
+            return None
+        return (x.to_local() if is_spread(x) else x).untyped_storage().data_ptr() or None
     except (RuntimeError, NotImplementedError):  # a wrapper of torch.func, a sparse tensor
         return None
 
@@ -306,13 +334,14 @@ HOSTS = frozenset({"cpu"})  # the devices of which a look at values waits for no
 
 
 def is_on_device(x: Any) -> builtins.bool:
-    """Whether x is on a device, for which a look at its values must wait."""
-    return not (x.is_cpu and "cpu" in HOSTS)  # quicker than the name of its device
+    """Whether x is on a device, for which a look at its values must wait, or on a mesh."""
+    # quicker than the name of its device
+    return not (x.is_cpu and "cpu" in HOSTS) or is_spread(x)
 
 
 def fetch(arrays: Any) -> list[np.ndarray]:
     """The values of several tensors on the host, copied at once from one device."""
-    inside = [_values(x) for x in arrays]
+    inside = [gather_whole(_values(x)) for x in arrays]
     with torch._C._DisableFuncTorch():
         if len(inside) == 1:
             x = inside[0]
@@ -335,7 +364,7 @@ def peek(x: Any) -> Any:
         if not torch.compiler.is_compiling() and _functorch.peek_interpreter_stack() is None:
             return None if is_on_device(x) else x.numpy(force=True)  # nothing is in the way
     x = _values(x)
-    if x is None or x.device.type not in HOSTS or x.layout != torch.strided:
+    if x is None or is_on_device(x) or x.layout != torch.strided:
         return None
     return to_numpy(x)
 
@@ -398,9 +427,9 @@ def rademacher(
     if not dtype.is_complex:  # from single bits: a third of the time of integers
         size = math.prod(shape)
         draw = functools.partial(torch.randint, 256)
-        octets = _draw(draw, gen, (-(-size // 8),), torch.uint8, device)
+        octets = _draw(draw, gen, (-(-size // 8),), torch.uint8, device and device_in(device))
         bits = (octets[:, None] >> torch.arange(8, dtype=torch.uint8, device=octets.device)) & 1
-        return (1 - 2 * bits.reshape(-1)[:size].to(dtype)).reshape(shape)
+        return placed((1 - 2 * bits.reshape(-1)[:size].to(dtype)).reshape(shape), device)
     draw = functools.partial(torch.randint, 4)
     values = _moved(torch.tensor([1, 1j, -1, -1j], dtype=dtype), device)
     return values[_draw(draw, gen, shape, torch.int64, device)]

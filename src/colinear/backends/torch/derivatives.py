@@ -15,7 +15,9 @@ from torch._C import _functorch
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ... import clock
 from .arrays import is_floating
+from .mesh import around, beside
 
 
 class Rules(NamedTuple):
@@ -276,14 +278,21 @@ class _Through(torch.autograd.Function):
         if fixed:  # Dynamo takes an empty call for one about a tuple
             ctx.mark_non_differentiable(*fixed)
         ctx.save_for_backward(*arrays, *outputs)
+        ctx.clock = None
         if not torch.compiler.is_compiling():
+            ctx.clock = clock.running() if clock.CLOCKS else None
             ctx.save_for_forward(*arrays, *outputs)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple:
         primals, outputs = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
-        output, cotangent = (outputs[0], cotangents[0]) if ctx.single else (outputs, cotangents)
-        return None, *ctx.rules.vjp(primals, output, cotangent)
+        with around(*ctx.saved_tensors):
+            cotangents = tuple(map(beside, cotangents, outputs))
+            output, cotangent = (outputs[0], cotangents[0]) if ctx.single else (outputs, cotangents)
+            pull = ctx.rules.vjp
+            if ctx.clock is None and not clock.CLOCKS:
+                return None, *pull(primals, output, cotangent)
+            return None, *clock.differentiated(ctx.clock, pull, primals, output, cotangent)
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
@@ -297,7 +306,10 @@ class _Through(torch.autograd.Function):
                 torch.zeros_like(x) if t is None else t
                 for x, t in zip(primals, tangents, strict=True)
             )
-            return ctx.rules.jvp(primals, tuple(moved), outputs[0] if ctx.single else outputs)
+            push = (
+                clock.as_part(clock.DERIVATIVES, ctx.rules.jvp) if clock.CLOCKS else ctx.rules.jvp
+            )
+            return push(primals, tuple(moved), outputs[0] if ctx.single else outputs)
 
 
 class _Batched(_Through):

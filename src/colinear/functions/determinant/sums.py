@@ -12,7 +12,7 @@ from typing import Any
 from ...autodiff import resolvents
 from ...autodiff.kronecker import Grid
 from ...backends import Array, adjoint
-from ...dispatch import Choice, arrange, rule
+from ...dispatch import Choice, arrange, check_part, rule
 from ...factors.inverse import Inverse
 from ...info import report
 from ...methods.structured import tridiagonal_eigenvalues
@@ -88,7 +88,6 @@ from . import (
     multiplied,
     one,
     reciprocal_determinant,
-    sign_and_logarithm,
     slogdet,
 )
 from .rules import (
@@ -104,6 +103,13 @@ from .rules import (
 # More rules of `slogdet`.
 
 
+def of_whole(A: Any, method: Any) -> Any:
+    """The sign and logarithm from the matrix of A, where a rule's own way fails; a named method takes
+    it only if A is known to have what it needs."""
+    check_part(A, method)
+    return slogdet.base(A, method)
+
+
 @rule(slogdet, Sum[LOW_RANK, ...], when=correction_pays)
 def determinant_lemma_of_sum(A: Any, method: Any) -> Any:
     """det(A + U C V^H) = det A det(I + C V^H A^-1 U)"""
@@ -116,12 +122,12 @@ def determinant_lemma_of_sum(A: Any, method: Any) -> Any:
     inverse, info = inv(rest, method, info=True)
     if failed(info._status) is True:
         report_fallback("the sum without its low-rank terms is singular")
-        return slogdet.base(A, method)
+        return of_whole(A, method)
     report(info)
     W = inverse @ low_rank.U  # A^-1 U
     K = capacitance(low_rank, rest, W)
     found = spread(A, multiplied([slogdet(K, method), slogdet(in_context(rest, A), method)]))
-    whole = partial(slogdet.base, A, method)
+    whole = partial(of_whole, A, method)
     return Choice(
         lambda: settle_determinant(A, found, growth(rest, W, low_rank.U), whole), like=lambda: found
     )
@@ -252,7 +258,7 @@ def slogdet_two_kroneckers(A: Any, method: Any) -> Any:
     (c, simple), (a, other), found = invert_simpler_term(A, method)
     if any(failed(info._status) is True for _, info in found):
         report_fallback("a factor is singular, so it cannot be divided by")
-        return slogdet.base(A, method)
+        return of_whole(A, method)
     for _, info in found:
         report(info)
     divisor = partial(slogdet, Kronecker(*simple), method)
@@ -261,7 +267,7 @@ def slogdet_two_kroneckers(A: Any, method: Any) -> Any:
         quotients = [quotient(B, C, inverse) for B, C, (inverse, _) in zip(other, simple, found)]
         parts = [by_factors(A, quotients, False, a, c), divisor()]
         spoilt = math.prod([condition(C, inverse) for C, (inverse, _) in zip(simple, found)])
-        whole = partial(slogdet.base, A, method)
+        whole = partial(of_whole, A, method)
         return settle_determinant(A, spread(A, multiplied(parts)), spoilt, whole)
 
     return Choice(divide, like=lambda: spread(A, divisor()))
@@ -333,7 +339,7 @@ def slogdet_block(A: Any, method: Any) -> Any:
 def _by_complement(A: Any, method: Any, is_judged: bool) -> Any:
     """Eliminate the cheapest block, if `is_judged` the cheapest of those whose elimination keeps
     the accuracy."""
-    whole = partial(sign_and_logarithm, A, method)
+    whole = partial(of_whole, A, method)
     best: Any = None
     is_good = False
     for k in [i for i, j in cheapest_first(pivot_costs(A.blocks)) if i == j]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial, reduce
 from itertools import accumulate, pairwise
 from operator import add, mul
@@ -156,10 +156,20 @@ def diag_hadamard(A: Any, method: Any) -> Array:
     return combined(diag, A, method, mul)
 
 
+def runs_of_terms(A: Any) -> Iterator[LinearOperator]:
+    """The terms of a sum over a batch as batched operators: all at once, but few at a time where
+    their numbers are not in memory."""
+    step = A.terms
+    if A._is_out_of_core and len(A.A.batch_shape) == 1:
+        step = max(1, BLOCK // max(A.shape[-2:]))
+    return (A.A[i : i + step] if step < A.terms else A.A for i in range(0, A.terms or 1, step or 1))
+
+
 @rule(diag, BatchSum)
 def diag_batch_sum(A: Any, method: Any) -> Array:
     """diag(Σ_i A_i) = Σ_i diag A_i"""
-    return A.xp.sum(diag(A.A, method), axis=A.axis - 1)
+    parts = (A.xp.sum(diag(terms, method), axis=A.axis - 1) for terms in runs_of_terms(A))
+    return reduce(add, parts)
 
 
 @rule(diag, Kronecker, when=all_square, estimates=True)
@@ -356,7 +366,7 @@ def trace_block_diagonal(A: Any, method: Any) -> Array:
 @rule(trace, BatchSum)
 def trace_batch_sum(A: Any, method: Any) -> Array:
     """tr(Σ_i A_i) = Σ_i tr A_i"""
-    return A.xp.sum(trace(A.A, method), axis=A.axis)
+    return reduce(add, (A.xp.sum(trace(terms, method), axis=A.axis) for terms in runs_of_terms(A)))
 
 
 @rule(trace, Transpose | Adjoint | Conjugate, estimates=True, hereditary=True)

@@ -47,6 +47,7 @@ from ...operators.diagonal import scalar_of
 from ...operators.neutral import dense_part
 from ...operators.scaled import beside
 from ...operators.sparse_algebra import SHIFT
+from ...operators.streamed import Streamed
 from ...operators.tree import Index
 from ..common import (
     array_like,
@@ -160,7 +161,7 @@ def diag_projection(A: Any, method: Any) -> Array:
 def diag_low_rank(A: Any, method: Any) -> Array:
     """diag(U C V^H)_i = (U C)_i · conj(V_i)"""
     xp, size, (U, V) = A.xp, smaller_side(A), low_rank_sides(A)
-    return xp.sum(U[..., :size, :] * xp.conj(V[..., :size, :]), axis=-1)
+    return xp.vecdot(V[..., :size, :], U[..., :size, :], axis=-1)
 
 
 @rule(diag, Sparse)
@@ -178,11 +179,19 @@ def diag_sparse(A: Any, method: Any) -> Array:
 
 @rule(diag, Kernel)
 def diag_kernel(A: Any, method: Any) -> Array:
-    """diag(K)_i = k(x_i, y_i), in blocks of points"""
+    """diag(K)_i = k(x_i, y_i), in blocks of points; v φ(0) where k is one of the distance"""
     fitting("diag", method)
     xp, batch, size = A.xp, A.batch_shape, smaller_side(A)
     if 0 in (size, *batch):
         return zero_diagonal(A)
+    radial = getattr(A.k, "radial", None)
+    if radial is not None and A.Y is None and not batch:
+        found = xp.astype(radial.diagonal(A.X, *A.parameters), A.dtype)
+        return xp.reshape(found, (size,))
+    if A._is_tiled:
+        rows, columns = A._points()
+        runs = (slice(i, min(i + POINTS, size)) for i in range(0, size, POINTS))
+        return xp.concat([xp.diagonal(A._entries(rows[run], columns[run])) for run in runs])
     count = -(-size // POINTS) * POINTS
     which = Index(np.minimum(np.arange(count), size - 1))  # the last point repeats
     tiles = []
@@ -205,7 +214,7 @@ def diag_kernel(A: Any, method: Any) -> Array:
 def is_thin_and_filled(A: LinearOperator) -> bool:
     """Whether a dimension inside the product is smaller than those outside, and it is not
     sparse."""
-    return has_thin_waist(A) and simplify.find(A).is_base
+    return has_thin_waist(A) and simplify.find(A).is_base and not A._is_out_of_core
 
 
 @rule(diag, Product, when=is_thin_and_filled)
@@ -401,3 +410,10 @@ def _diagonal_by_resolvents(A: Any, spectral: Any) -> Array | None:
     grid = Grid(lambda x: x, isinstance(kronecker, KroneckerSum))
     found = resolvents.inverse_diagonal(xp, grid, matrices, values, V, a, b)
     return xp.broadcast_to(xp.astype(found, A.dtype), A.shape[:-1])
+
+
+@rule(diag, Streamed, direct=True)
+def diag_streamed(A: Any, method: Any) -> Array:
+    """The diagonal of the chunks that it meets"""
+    fitting("diag", method)
+    return A.main_diagonal()

@@ -37,20 +37,18 @@ from ...properties import POSITIVE_SEMIDEFINITE, Stiefel, Unitary
 from ...status import Status
 from ..common import (
     array_like,
-    completed,
     has_no_zero,
-    has_orthonormal_columns,
     identity_like,
     ignore_float_errors,
     is_square,
     operands_in_context,
-    orthonormal,
     report_failure,
     report_finite,
     reports_nonfinite,
     smaller_side,
     values_are_seen,
 )
+from ..orthonormal import completed, has_orthonormal_columns, orthonormal
 from ..singular.rules import phase
 from ..solve.inverse import all_square
 from . import cholesky, lu, qr

@@ -40,6 +40,7 @@ from ..matrix_functions.spectra import factored
 from ..singular import cutoff, svd
 from ..solve import System, relative_residual, right_side
 from ..solve.auto import (
+    apply_method,
     has_adjoint,
     is_automatic,
     is_iterative,
@@ -205,7 +206,13 @@ def suits_any(A: LinearOperator, method: Method) -> bool:
     return True
 
 
-pinv = function("pinv", base=pseudoinverse, suits=suits_any)
+def pinv_by_method(algorithm: Any, A: LinearOperator, rtol: Any, method: Method) -> Choice:
+    """The pseudoinverse by the own algorithm of a method from outside."""
+    checked_rtol("pinv", rtol)
+    return apply_method(A, method, "pinv", lambda applied: applied)
+
+
+pinv = function("pinv", base=pseudoinverse, suits=suits_any, by_method=pinv_by_method)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -463,11 +470,28 @@ def _by_qr(A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
     return X, full, message
 
 
+def _by_method(algorithm: Any, A: LinearOperator, b: Any, method: Method) -> Any:
+    """The solution by the own algorithm for `pinv` of a method from outside."""
+    b = right_side("lstsq", A, b)
+    if isinstance(b, LinearOperator):
+        return Choice(lambda: pinv(A, None, method) @ b, "pseudoinverse", None, "X = A^+ B")
+    A = placed_beside(A, b) if A.is_neutral else A
+    s = System.of(A, b)
+
+    def finish(applied: Any) -> Array:
+        X, info = applied.run(s.B, s.is_vector)
+        return report(info, s.answer(X))
+
+    choice = apply_method(A, method, "pinv", finish)
+    return choice._replace(like=partial(solution_like, A, b))
+
+
 lstsq = function(
     "lstsq",
     base=minimum_norm_solution,
     examples={"b": ones_beside},
     suits=suits_any,
+    by_method=_by_method,
     rewrites=pinv,
     one_column=is_vector,
 )

@@ -45,11 +45,7 @@ from ...properties import POSITIVE_DEFINITE, STIEFEL, Stiefel
 from ...status import Status
 from ..common import (
     array_like,
-    complement,
     dense,
-    first_columns,
-    has_orthonormal_columns,
-    has_orthonormal_rows,
     host_value,
     identity_like,
     in_context,
@@ -58,10 +54,16 @@ from ..common import (
     largest_rank,
     once_each,
     operands_in_context,
-    orthonormal,
     reports_nonfinite,
     smaller_side,
     to_result_dtype,
+)
+from ..orthonormal import (
+    complement,
+    first_columns,
+    has_orthonormal_columns,
+    has_orthonormal_rows,
+    orthonormal,
 )
 from ..singular import cutoff, norm, relative_cutoff, svd
 from ..solve.cost import lapack_cost

@@ -49,11 +49,11 @@ from ..common import (
     largest_rank,
     low_rank_sides,
     operands_in_context,
-    orthonormal,
     reports_nonfinite,
     seen_value,
     values_are_seen,
 )
+from ..orthonormal import orthonormal
 from ..singular import cutoff, svd
 from ..singular.rules import (
     COMPOSED,

@@ -40,6 +40,7 @@ from ..common import (
     ignore_float_errors,
     in_context,
     is_half,
+    is_stored,
     is_traced_or_differentiated,
     once_each,
     operands_in_context,
@@ -416,7 +417,7 @@ def has_dense_eigenvectors(A: LinearOperator) -> bool:
 
 def is_too_large(A: LinearOperator) -> bool:
     """Whether A has no matrix, and would have too large a one."""
-    return A.shape[-1] > largest_dense(A) and not isinstance(A, Dense)
+    return A.shape[-1] > largest_dense(A) and not is_stored(A)
 
 
 def is_worth(A: LinearOperator, columns: int) -> bool:

@@ -6,6 +6,8 @@ import math
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ... import autodiff
 from ...backends import Array, adjoint, positive_or_one, without_zeros
 from ...dispatch import Choice, Cost, function
@@ -14,12 +16,12 @@ from ...info import Info, report
 from ...methods import SINGULAR, SVD, Auto, Method, fitting
 from ...operators import Dense, LinearOperator, opaque
 from ...operators.batch import broadcast_batch
+from ...operators.streamed import Streamed, row_blocks
 from ...status import Status, first_failure
 from ..common import (
     MARGIN,
     dense,
     filled,
-    first_columns,
     identity_like,
     ignore_float_errors,
     is_square,
@@ -31,9 +33,11 @@ from ..common import (
     values_are_seen,
 )
 from ..diagonal import BLOCK, by_columns
+from ..orthonormal import first_columns
 from ..solve.cost import is_too_large, lapack_cost
 from ..solve.inverse import column_norms, inv, squares
 from ..spectrum.order import checked_count, is_affordable
+from ..spectrum.outside import triplets_of_algorithm
 from .iterate import (
     Triplets,
     automatic,
@@ -98,8 +102,10 @@ def matrix_norm(A: LinearOperator, ord: Any = "fro", method: Method | None = Non
 def _norm_of_matrix(A: LinearOperator, order: Any) -> Array:
     """The norms that entries give."""
     xp = A.xp
-    if math.prod(A.shape) > BLOCK and not isinstance(A, Dense):
+    if math.prod(A.shape) > BLOCK and not isinstance(A, Dense | Streamed):
         result = _norm_by_blocks(A, order)
+    elif A._is_out_of_core:
+        result = _norm_by_rows(A, order)
     else:
         M = dense(A)
         with ignore_float_errors(xp):
@@ -138,6 +144,23 @@ def _norm_by_blocks(A: LinearOperator, order: Any) -> Array:
     with ignore_float_errors(xp):
         sizes = by_columns(A, lambda X, _: measure(xp, to_computing_dtype(xp, X)))
         return frobenius(xp, sizes[..., None]) if is_frobenius else extreme(xp, sizes, order)
+
+
+def _norm_by_rows(A: LinearOperator, order: Any) -> Array:
+    """From the rows of a matrix that is not in memory, some at a time."""
+    batch, (m, n) = A.batch_shape, A.shape[-2:]
+    is_column = order in (1, -1)
+    sums = np.zeros((*batch, n if is_column else m), A.xp.real_dtype(A.dtype))
+    for places, block in row_blocks(A):
+        *outer, rows, columns = places
+        if order == "fro":
+            part, at = column_norms(A.xp, np.swapaxes(block, -1, -2)), rows
+            sums[(*outer, at)] = np.hypot(sums[(*outer, at)], part)
+            continue
+        at = columns if is_column else rows
+        sums[(*outer, at)] += np.sum(np.abs(block), axis=-2 if is_column else -1)
+    with ignore_float_errors(A.xp):
+        return frobenius(A.xp, sums[..., None]) if order == "fro" else extreme(A.xp, sums, order)
 
 
 def extreme(xp: Any, sizes: Array, order: float) -> Array:
@@ -299,7 +322,14 @@ def triplets_like(A: LinearOperator, count: int) -> Triplets:
     return U, filled(A, 1.0, *A.batch_shape, count), V
 
 
-svd = function("svd", base=singular_triplets)
+def triplets_by_method(algorithm: Any, A: LinearOperator, k: int | None, method: Method) -> Choice:
+    """The triplets that the own algorithm of a method from outside finds, judged by A itself."""
+    count = count_triplets(A, k)
+    run = lambda: wrap(A, *triplets_of_algorithm(A, count, method, algorithm))
+    return Choice(run, method.name, None, "asked for", partial(triplets_like, A, count))
+
+
+svd = function("svd", base=singular_triplets, by_method=triplets_by_method)
 
 
 def numerical_rank(

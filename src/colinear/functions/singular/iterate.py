@@ -54,9 +54,11 @@ Triplets = tuple[LinearOperator, Array, LinearOperator]
 def automatic(A: LinearOperator, k: int, method: Auto) -> Method | None:
     """The method that `Auto` iterates by; None for the dense way."""
     smaller = smaller_side(A)
+    chosen = GolubKahan(tol=method.tol, max_iters=method.max_iters)
+    if A._is_out_of_core and 0 < 2 * k <= smaller:
+        return chosen
     if k == 0 or smaller < SMALLEST or 5 * k > smaller:
         return None
-    chosen = GolubKahan(tol=method.tol, max_iters=method.max_iters)
     if not is_affordable(A):
         return chosen
     # the dense way has derivatives

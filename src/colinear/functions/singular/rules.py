@@ -45,22 +45,24 @@ from ...operators.batch import broadcast_batch
 from ...operators.scaled import beside
 from ...properties import SelfAdjoint, Stiefel, Unitary
 from ..common import (
-    complement,
-    completed,
     filled,
-    first_columns,
-    has_orthonormal_columns,
-    has_orthonormal_rows,
     identity_like,
     ignore_float_errors,
     in_groups,
     operands_in_context,
-    orthonormal,
     outer,
     reciprocal,
     reports_nonfinite,
     smaller_side,
     to_result_dtype,
+)
+from ..orthonormal import (
+    complement,
+    completed,
+    first_columns,
+    has_orthonormal_columns,
+    has_orthonormal_rows,
+    orthonormal,
 )
 from ..solve.inverse import all_square
 from ..spectrum import eig

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...backends import Array, namespace_of
-from ...dispatch import Choice, Cost, Rule, function
+from ...dispatch import Choice, Cost, Rule, algorithm_of, function, why_whole
 from ...errors import ShapeError
 from ...factors.inverse import Implicit, Inverse
 from ...factors.iterated import Attempts, Iterated
@@ -18,7 +18,7 @@ from ...factors.runs import multiplies_by_iteration
 from ...info import Info, is_detailed, recording, report, reported, total
 from ...methods import Method
 from ...methods.base import AUTO
-from ...operators import Dense, LinearOperator, MatrixFree, Scaled, Sparse
+from ...operators import LinearOperator, MatrixFree, Scaled, Sparse
 from ...operators.context import broadcast_batches
 from ...operators.neutral import placed_beside
 from ...operators.shown import as_sum_of_lines
@@ -28,6 +28,7 @@ from ..common import (
     have_failed,
     host_value,
     ignore_float_errors,
+    is_stored,
     is_vector,
     ones_beside,
     report_all,
@@ -106,7 +107,7 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
     found = inv.find(A, (method,))
     if found.is_base and method is None and is_factored_at_once(A, system.B):
         return Choice(lambda: _at_once(system, found), "LU")
-    trial = None if isinstance(A, Dense) else _trial(system, found)  # whose matrix is there
+    trial = None if is_stored(A) else _trial(system, found)
     if trial is not None:
         work, most = trial
         return attempt(A, work, most, lambda: _by_trial(system, found, most, work), lambda: b)
@@ -170,7 +171,8 @@ class System(NamedTuple):
 def _without_trial(s: System, found: Rule) -> Choice:
     """The choice where iterations are not tried, or have been tried: a factorisation, or a rule
     of `inv`, which is `found`."""
-    A, method, iterates = s.A, s.method, s.method is not None and is_iterative(s.method)
+    A, method = s.A, s.method
+    iterates = method is not None and (is_iterative(method) or is_applied(s, found))
     is_placed = A._context.backend is not None
     if found.is_base and is_placed and not (iterates or A.properties & UNITARY):
         return factorise("solve", A, s.B, method, lambda found: s.answer(found.X), lambda: s.b)
@@ -182,6 +184,13 @@ def _without_trial(s: System, found: Rule) -> Choice:
     run = _by_iteration if iterates else _by_rules
     why = "x = A^-1 b, then the residual |b - A x|"
     return Choice(partial(run, s, found), "inverse", None, why, like)
+
+
+def is_applied(s: System, found: Rule) -> bool:
+    """Whether a method from outside solves with A itself."""
+    if algorithm_of(s.method, "inv") is None:
+        return False
+    return found.is_base or bool(why_whole(found, s.method, s.A))
 
 
 def _by_rules(s: System, found: Rule) -> Array:

@@ -11,6 +11,7 @@ from typing import Any
 from ...backends import Array, namespace_of
 from ...dispatch import Choice, Cost
 from ...errors import BackendError, ShapeError
+from ...factors.applied import Applied
 from ...factors.iterated import Iterated, working_memory
 from ...factors.runs import sampled_terms, seeded
 from ...info import recording
@@ -18,7 +19,6 @@ from ...methods import CG, GMRES, LSMR, LSQR, MINRES, Auto, BiCGSTAB, Method
 from ...methods.base import AUTO, Iterative
 from ...methods.svrg import SVRG
 from ...operators import (
-    Dense,
     Diagonal,
     LinearOperator,
     MatrixFree,
@@ -28,11 +28,12 @@ from ...operators import (
 )
 from ...operators.autograd import make_ready
 from ...operators.context import check_device
+from ...operators.kernel import how_kernels_multiply
 from ...operators.shown import with_symmetry_of_entries
 from ...operators.sparse_algebra import ask
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import failed, state
-from ..common import array_like, host_value, is_traced_or_differentiated, seen_value
+from ..common import array_like, host_value, is_stored, is_traced_or_differentiated, seen_value
 from .cost import (
     affordable_products,
     dense_work,
@@ -110,7 +111,7 @@ def is_automatic(method: Any) -> bool:
 
 def iterates(A: LinearOperator, method: Any) -> bool:
     """Whether `Auto` iterates with A, rather than form and factor its matrix."""
-    if isinstance(A, Dense) or not is_automatic(method):  # whose matrix is there
+    if is_stored(A) or not is_automatic(method):
         return False
     return prefers_iteration(A, partial(dense_work, A))
 
@@ -290,7 +291,7 @@ def iterate(
 
     def why() -> str:
         ready = make_ready(A, is_planned=True)
-        stored = "" if ready is A else " with the kernels stored"
+        stored = how_kernels_multiply(A) if ready is A else " with the kernels stored"
         count = f"at {ready.flops:.2g} flop a product{stored}, {products()} products or so"
         return (
             f"asked for; {count}, at most {method.iterations(m, n)} iterations; "
@@ -298,6 +299,21 @@ def iterate(
         )
 
     return Choice(run, method.name, cost, why, like)
+
+
+def apply_method(
+    A: LinearOperator, method: Method, of: str, finish: Callable[[Applied], Any]
+) -> Choice:
+    """The choice of a method from outside, prepared for A where derivatives do not ask for that."""
+
+    def run() -> Any:
+        applied = Applied._of(A, method, of)
+        if 0 not in A.shape and not is_traced_or_differentiated(A.xp, *A.arrays()):
+            applied.prepared  # noqa: B018  # made at once, so that what is wrong is said at once
+        return finish(applied)
+
+    like = lambda: finish(Applied._of(A, method, of))
+    return Choice(run, method.name, None, "asked for", like)
 
 
 # Diagonals and inverses are asked for by iterations, and ask for them.

@@ -24,6 +24,7 @@ from ...operators.autograd import make_ready
 from ...operators.tree import inside_out
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...rates import LONG_CALL_S, calibrate_once, memory_to_form, rates_of, rows_in_memory
+from ..common import is_stored
 
 # What a factorisation and an iteration would cost: the numbers by which `Auto` decides between
 # them, in seconds, which the rates of this machine (`rates.py`) make of unlike kinds of work.
@@ -85,6 +86,7 @@ def products_cost(
 
 
 KERNEL_SLOWNESS = 20.0  # of the flops that are counted for a kernel, beside sums of vectors
+FUSED_SPEED = 10.0  # of these, where no entry is written, beside a factorisation
 
 
 def product_rate(A: LinearOperator) -> float:
@@ -101,7 +103,8 @@ def product_rate(A: LinearOperator) -> float:
         elif isinstance(part, Circulant | Convolution | Toeplitz):
             rate = rates.fourier
         elif isinstance(part, Kernel):
-            rate = rates.vector / KERNEL_SLOWNESS
+            is_fused = part._fused() is not None
+            rate = rates.dense * FUSED_SPEED if is_fused else rates.vector / KERNEL_SLOWNESS
         elif is_kronecker and isinstance(part, Dense):  # which multiplies matrices
             rate = max(rate, part.flops / rates.factor(part.flops, part.shape[-1]))
         flops, seconds = flops + part.flops, seconds + part.flops / rate
@@ -239,7 +242,7 @@ def compare(A: LinearOperator, direct: Callable[[], Cost], columns: int = 1) -> 
 def prefers_iteration(A: LinearOperator, direct: Callable[[], Cost], columns: int = 1) -> bool:
     """Whether an iteration is expected to be cheaper than a factorisation, or all that memory
     allows."""
-    if 0 in A.shape or isinstance(A, Dense):
+    if 0 in A.shape or is_stored(A):
         return False
     factored, iterated = compare(A, direct, columns)
     return factored.memory > memory_to_form(A) or SHARE * iterated.seconds < factored.seconds
@@ -250,7 +253,7 @@ def affordable_products(
 ) -> int | None:
     """How many products to try before a factorisation: None for no limit, 0 if fewer than the
     `least` that are worth it."""
-    if 0 in A.shape or isinstance(A, Dense):
+    if 0 in A.shape or is_stored(A):
         return 0
     factored = compare(A, direct, columns)[0]
     if factored.memory > memory_to_form(A):
@@ -261,4 +264,4 @@ def affordable_products(
 
 def is_too_large(A: LinearOperator) -> bool:
     """Whether forming the matrix takes more memory than there should be."""
-    return not isinstance(A, Dense) and dense_work(A).memory > memory_to_form(A)
+    return not is_stored(A) and dense_work(A).memory > memory_to_form(A)

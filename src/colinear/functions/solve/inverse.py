@@ -50,7 +50,7 @@ from ..common import (
     square_size,
     values_are_seen,
 )
-from .auto import is_iterative, iterate, iterated, iterates
+from .auto import apply_method, is_iterative, iterate, iterated, iterates
 from .cost import dense_work, itemsize, lapack_cost, largest_dense
 from .trials import attempt, attempts
 
@@ -379,7 +379,7 @@ def inverse(A: LinearOperator, method: Method | None = None) -> Choice:
     Parameters
     ----------
     A : operator or array, (*batch, n, n)
-    method : Auto, Cholesky, LDL, LU or QR, optional
+    method : Auto, Cholesky, LDL, LU, QR or one from outside, optional
         Of the dense base case. `Auto` takes Cholesky, LDL or LU by what is known of A, and falls
         back along that list and to QR with column pivoting where one fails.
 
@@ -445,7 +445,13 @@ def _adjoint(A: LinearOperator) -> LinearOperator:
     return A.H  # known, so nothing is computed
 
 
-inv = function("inv", base=inverse)
+def inverse_by_method(algorithm: Any, A: LinearOperator, method: Method) -> Choice:
+    """The inverse by the own algorithm of a method from outside."""
+    check_square(A)
+    return apply_method(A, method, "inv", lambda applied: Inverse(A, applied))
+
+
+inv = function("inv", base=inverse, by_method=inverse_by_method)
 
 
 def all_square(A: LinearOperator) -> bool:

@@ -50,6 +50,8 @@ from .inverse import by_equation, inv, inverse, no_inverse
 def rank_of(A: Any) -> int:
     """The rank that the factors of an operator show, its size if they show none."""
     if isinstance(A, Product):
+        if A._is_out_of_core and not all(isinstance(factor, Dense) for factor in A.operands):
+            return A.shape[-1]  # whose factors are not read as a whole
         return min(factor.shape[-1] for factor in A.operands[:-1])
     if isinstance(A, Scaled):
         return rank_of(A.A)

@@ -27,7 +27,6 @@ from ...status import Status, first_failure, is_unseen
 from ..common import (
     dense,
     filled,
-    first_columns,
     identity_like,
     ignore_float_errors,
     in_context,
@@ -38,6 +37,7 @@ from ..common import (
     square_size,
     to_result_dtype,
 )
+from ..orthonormal import first_columns
 from .iterate import iterative_pairs
 from .order import (
     Asked,
@@ -50,6 +50,7 @@ from .order import (
     kronecker,
     take_columns,
 )
+from .outside import pairs_of_algorithm
 
 POSITIVE = POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
 WHICH = ("LM", "SM", "LA", "SA", "LR", "SR", "LI", "SI")
@@ -129,6 +130,15 @@ def eigenpairs(
     why = why if by_eigh == is_hermitian else f"{why}, but its entries are those of its adjoint"
     name = "Eigh" if by_eigh else "Eig"
     return Choice(run, name, lambda: dense_cost(A, by_eigh), why, like)
+
+
+def pairs_by_method(
+    algorithm: Any, A: LinearOperator, k: int | None, which: str, method: Method
+) -> Choice:
+    """The eigenpairs that the own algorithm of a method from outside finds, judged by A itself."""
+    asked = check(A, k, which, method)
+    run = partial(pairs_of_algorithm, asked, algorithm)
+    return Choice(run, method.name, None, "asked for", partial(pairs_like, asked))
 
 
 def shows_symmetry(A: LinearOperator) -> bool:
@@ -250,7 +260,7 @@ def pairs_like(asked: Asked) -> Pairs:
     return asked.typed(filled(A, 1.0, *A.batch_shape, k)), vectors
 
 
-eig = function("eig", base=eigenpairs)
+eig = function("eig", base=eigenpairs, by_method=pairs_by_method)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from ...methods import Eig, Eigh
 from ...methods.structured import all_pairs, few_pairs
 from ...operators import Dense, Diagonal, LinearOperator, Product, Sine, Sparse, Tridiagonal
 from ...operators.context import kind_of
+from ...operators.shown import diagonals_on_host
 from ...operators.sparse import SparseStructure
-from ...operators.tree import once_in_call
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Unitary
 from ...status import combine
 from ..common import host_value, ignore_float_errors, values_are_seen
@@ -177,7 +177,7 @@ def diagonals_are_constant(A: Any) -> bool:
     by a well-conditioned D."""
     if 0 in A.shape or not values_are_seen(A):
         return False
-    if any(np.any(d != d[..., :1]) for d in _on_host(A)):
+    if any(np.any(d != d[..., :1]) for d in diagonals_on_host(A)):
         return False
     lower, diag, upper = first = _entries(A, 1)
     total = np.concatenate(first, axis=-1).sum(axis=-1)  # which shows NaN and infinity
@@ -200,20 +200,10 @@ def _is_well_conditioned(A: Any, logarithms: Any) -> bool:
     return bool((widths < -0.25 * math.log(A.xp.eps(A.dtype))).all())
 
 
-def _on_host(A: Any) -> list[Any]:
-    """The three diagonals as they are; those of a device are copied once in a call."""
-    xp, diagonals = A.xp, (A.lower, A.diag, A.upper)
-    # JAX traces what is computed inside a program, even of arrays that can be seen
-    values = [xp.peek(d) for d in diagonals]
-    if any(d is None for d in values):
-        values = once_in_call(A, "_diagonals_on_host", lambda: xp.fetch(diagonals))
-    return values
-
-
 def _entries(A: Any, count: int | None = None) -> list[Any]:
     """The first entries of each diagonal, or all, on the host and in double precision."""
     dtype = np.complex128 if A.is_complex else np.float64
-    wide = [np.asarray(d)[..., :count].astype(dtype) for d in _on_host(A)]
+    wide = [np.asarray(d)[..., :count].astype(dtype) for d in diagonals_on_host(A)]
     return [np.broadcast_to(d, (*A.batch_shape, d.shape[-1])) for d in wide]
 
 

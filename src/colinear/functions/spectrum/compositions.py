@@ -188,8 +188,11 @@ def _scaled_order(c: Any, which: str) -> str | None:
     return which if value.real >= 0 or which[1] == "I" else OPPOSITE[which[0]] + which[1]
 
 
-def shift_keeps_adjoint(A: Any) -> bool:
-    """Whether A is square and the shift real if A is self-adjoint."""
+def shift_keeps_adjoint(A: Any, method: Any = None) -> bool:
+    """Whether A is square and the shift real if A is self-adjoint, and no preconditioner is given:
+    one for A is none for A - c I, which may have no inverse."""
+    if getattr(method, "preconditioner", None) is not None:
+        return False
     shift, _ = arrange(A, SHIFT, ...)
     return not A.properties & SELF_ADJOINT or isinstance(shift, Identity) or is_real(shift.c)
 

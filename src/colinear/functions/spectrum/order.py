@@ -32,13 +32,14 @@ from ...operators.tree import index_or_array
 from ...operators.unitary import pad_end
 from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL, Stiefel
 from ..common import (
-    first_columns,
     ignore_float_errors,
+    is_stored,
     outer,
     seen_value,
     to_result_dtype,
     values_are_seen,
 )
+from ..orthonormal import first_columns
 from ..solve.cost import lapack_cost, largest_dense, products_cost
 from .shift_invert import is_cheap, suits_jacobi
 
@@ -290,7 +291,7 @@ INSIDE = 20  # products to a row that pairs inside the spectrum are expected to 
 
 def is_affordable(A: LinearOperator) -> bool:
     """Whether the matrix may be formed: it is stored, or small."""
-    return isinstance(A, Dense) or math.prod(A.shape[-2:]) <= largest_dense(A) ** 2
+    return is_stored(A) or math.prod(A.shape[-2:]) <= largest_dense(A) ** 2
 
 
 def automatic(asked: Asked) -> Method | None:

@@ -41,8 +41,6 @@ from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY, Stiefel,
 from ...status import Status, first_failure
 from ..common import (
     array_like,
-    complement,
-    completed,
     filled,
     host_value,
     identity_like,
@@ -54,6 +52,7 @@ from ..common import (
     to_result_dtype,
     values_are_seen,
 )
+from ..orthonormal import complement, completed
 from . import Pairs, eig, eig_rule, known_eig_rule, not_empty, pairs_like, report_pairs
 from .order import (
     Asked,

@@ -37,7 +37,7 @@ from ...operators.context import kind_of, split_number
 from ...operators.sparse_algebra import BAND, DIAGONAL, as_sparse
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Stiefel
 from ...status import FIRST_FAILURE, Status
-from ..common import host_value, ignore_float_errors, is_half, to_result_dtype
+from ..common import host_value, ignore_float_errors, is_half, is_stored, to_result_dtype
 from ..solve.cost import estimated_fill, largest_dense
 from ..solve.families import fills_in
 from ..solve.inverse import inv
@@ -197,7 +197,7 @@ def shifted(A: LinearOperator, shift: complex) -> LinearOperator:
     if not shift:
         return A
     B = A + ScaledIdentity(-split_number(shift, "shift")[0], A.shape[-1])
-    return Dense(B._dense())._claim(B.properties) if isinstance(A, Dense) else B
+    return Dense(B._dense())._claim(B.properties) if is_stored(A) else B
 
 
 def _inverse(A: LinearOperator, shift: complex) -> Shifted | None:
@@ -213,7 +213,7 @@ def is_cheap(A: LinearOperator) -> bool:
     """Whether the inverse of A comes of structure, or of few enough numbers."""
     rule = inv.find(A)
     if rule.is_base:
-        return isinstance(A, Dense)
+        return is_stored(A)
     if rule.rewritten_by is not None:
         A = simplify(A)
     if isinstance(A, Sparse):

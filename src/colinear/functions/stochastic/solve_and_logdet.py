@@ -16,12 +16,15 @@ from ...factors.iterated import solve_for_derivative
 from ...info import recording
 from ...methods import CG, SLQ, Auto, Cholesky, Method, fitting
 from ...methods.loop import show
-from ...methods.quadrature import Solved, cg_quadrature
+from ...methods.quadrature import LOOSEST, Solved, cg_quadrature
 from ...methods.sampling import DEFAULT_PROBES, standard_error
-from ...operators import LinearOperator
+from ...operators import Diagonal, Identity, Kernel, LinearOperator, ScaledIdentity, Sum
 from ...operators.autograd import make_ready
 from ...operators.context import broadcast_batches
+from ...operators.kernel import how_kernels_multiply
 from ...operators.neutral import placed_beside
+from ...operators.tree import inside_out
+from ...preconditioners import Nystrom
 from ...properties import SELF_ADJOINT
 from ...status import Status, combine
 from ..common import filled, ignore_float_errors, ones_beside, square_size, to_result_dtype
@@ -72,10 +75,10 @@ def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = No
     # the determinant is out of reach: of the matrix as a whole, and by rules
     is_free = isinstance(chosen, Auto) and needs_estimate(A, chosen) and slogdet.find(A).is_base
     if is_free or isinstance(chosen, SLQ):
-        found = SLQ(tol=chosen.tol) if is_free else chosen
+        found = SLQ(tol=chosen.tol, preconditioner=usual(A)) if is_free else chosen
         cost = Cost(50.0 * found.most * A.flops, 48.0 * found.most * A.shape[-1])
         like = lambda: (b, filled(A, 0.0, *A.batch_shape))
-        why = "conjugate gradients with random vectors"
+        why = f"conjugate gradients with random vectors{how_kernels_multiply(A)}"
 
         def run() -> tuple[Array, Array]:
             if is_free:
@@ -105,6 +108,20 @@ def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = No
 solve_and_logdet = function(
     "solve_and_logdet", base=solution_and_logarithm, examples={"b": ones_beside}, rewrites=inv
 )
+
+
+USUAL_RANKS = 100, 500  # of the preconditioner of a kernel, at least and at most
+
+
+def usual(A: LinearOperator) -> Any:
+    """The preconditioner that `Auto` gives SLQ: of a kernel with noise, whose eigenvalues fall off,
+    by products with a few vectors; else none."""
+    terms = A.operands if isinstance(A, Sum) else ()
+    kernels = [term for term in terms if any(isinstance(p, Kernel) for p in inside_out(term))]
+    flat = [term for term in terms if isinstance(term, (Diagonal, ScaledIdentity, Identity))]
+    is_usual = len(kernels) == 1 and len(flat) == 1 and len(terms) == 2
+    n, (least, most) = A.shape[-1], USUAL_RANKS
+    return Nystrom(max(least, min(most, n // 100))) if is_usual and n > 10 * least else None
 
 
 # --------------------------------------------------------------------------------------------------
@@ -215,6 +232,10 @@ def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Arr
         status = reduce(xp.maximum, (xp.max(block.status) for block in blocks))
         if not adaptive or bool(met) or drawn >= most or bool(status >= int(Status.BREAKDOWN)):
             break
+    # what the solution has reached in single precision is enough for its derivative
+    if not (xp.is_functional or xp.is_traced(mean)):
+        worst = max(float(xp.max(block.residual)) for block in blocks)
+        tol = max(tol, min(LOOSEST * tol, 2 * worst))
     X, value = _attached(A, M, B, mean, blocks, tol, limit)
     first, steps = blocks[0], reduce(xp.maximum, (xp.asarray(block.steps) for block in blocks))
     matvecs = (count + drawn) * first.steps

@@ -1,0 +1,171 @@
+"""What conjugate gradients cost over several processes, measured and predicted.
+
+    python benchmarks/distributed.py                  # measured, on 1 and 2 processes
+    python benchmarks/distributed.py --processes 1 2 4
+    python benchmarks/distributed.py --predict        # the tables of docs/distributed.md
+
+Weak scaling: each process has the same work, however many there are. The figures are seconds of
+wall and of processor time for one iteration, the least of several runs, and what one iteration
+sends, counted in the compiled program. With fewer idle cores than processes only the processor
+time and the counts mean anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MEGABYTES = 200  # of the dense matrix, for each process: 400 on two
+GRID = 1000  # points along one side of the stencil's grid, for each process: GRID^2 rows
+STEPS, RUNS = 20, 3
+
+
+def measure(process: int, processes: int, port: str) -> None:
+    """Measure in one of the processes; the first prints a line of JSON."""
+    import jax
+    import scipy.sparse as sp
+
+    import colinear as co
+    from colinear.backends.jax.mesh import from_local_rows, local_rows
+    from colinear.distributed import shard
+
+    jax.config.update("jax_enable_x64", True)
+    if processes > 1:
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(f"localhost:{port}", processes, process)
+    mesh = jax.make_mesh((processes,), ("x",))
+
+    def dense() -> Any:
+        n = int(math.sqrt(MEGABYTES * 1e6 / 8 * processes)) // processes * processes
+        own, u = local_rows(mesh, "x", n), np.cos(np.arange(n))
+        rows = u[own, None] * (u / n)
+        rows[np.arange(len(rows)), np.arange(own.start, own.stop)] += 2.0
+        return co.PSD(co.Dense(from_local_rows(rows, mesh, "x", n)))
+
+    def stencil() -> Any:
+        second = lambda k: sp.diags([-1.0, 2.0, -1.0], [-1, 0, 1], (k, k))
+        return shard(co.PSD(co.Sparse(sp.kronsum(second(GRID), second(GRID * processes)))), mesh)
+
+    found = {}
+    for name, make in (("dense", dense), ("stencil", stencil)):
+        A = make()
+        b = shard(np.cos(np.arange(A.shape[0])), mesh)
+        method = co.CG(tol=1e-15, max_iters=STEPS)
+        solve = lambda A, b, method=method: co.solve(A, b, method, on_failure="ignore", info=True)
+        program = jax.jit(solve).lower(A, b).compile()
+        iterations, times = 0, []
+        for _ in range(RUNS):
+            start, busy = time.perf_counter(), time.process_time()
+            _, info = jax.block_until_ready(program(A, b))
+            times.append((time.perf_counter() - start, time.process_time() - busy))
+            iterations = int(np.max(np.asarray(info.iterations)))
+        wall, busy = (min(each) / iterations for each in zip(*times))
+        found[name] = {"wall": wall, "busy": busy, "sent": sent(program.as_text())}
+        found[name] |= {"rows": A.shape[0], "iterations": iterations}
+        del A
+    if process == 0:
+        print(json.dumps(found))
+
+
+def sent(program: str) -> dict[str, int]:
+    """How often each kind of collective stands in a program: in the step of CG, and around it."""
+    kinds = ("all-reduce", "all-gather", "collective-permute", "all-to-all")
+    return {kind: len(re.findall(rf" {kind}(?:-start)?\(", program)) for kind in kinds}
+
+
+def run(processes: int) -> dict[str, Any]:
+    """The figures of so many processes."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "NPROC": "16", "COLINEAR_RATES": "builtin"}
+    environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+    source = str(Path(__file__).parent.parent / "src")
+    environment["PYTHONPATH"] = os.pathsep.join([source, environment.get("PYTHONPATH", "")])
+    command = [sys.executable, __file__, "--worker"]
+    workers = [
+        subprocess.Popen(
+            [*command, str(i), str(processes), port], env=environment, stdout=subprocess.PIPE
+        )
+        for i in range(processes)
+    ]
+    told = [worker.communicate(timeout=1200)[0] for worker in workers]
+    return json.loads(told[0].decode().splitlines()[-1])
+
+
+# --------------------------------------------------------------------------------------------------
+# The model of docs/distributed.md: a step takes flops / F, or bytes / M if that is longer, on each
+# device; and to send takes latency * log2(p) for each collective and bytes / L.
+
+F, M = 1e13, 2e12  # flops and bytes a second of one device
+L, LATENCY = 5e10, 10e-6  # bytes a second of the network of one device, and seconds of a message
+
+
+def predict(devices: int) -> dict[str, tuple[float, float, float]]:
+    """Seconds of arithmetic, bandwidth and latency in one iteration of CG, for three problems."""
+    hops, p = math.log2(devices), devices
+    whole = 1 - 1 / p  # of what is gathered, what comes from elsewhere
+    n, d = 1e6, 8  # a Gaussian process: n points in d dimensions, the kernel never stored
+    gp = n * n * (3 * d + 4) / F / p, 8 * n * (d + 1) * whole / L, 3 * LATENCY * hops
+    n = 1024.0**3  # a PDE: seven points on a cube, cut into slabs
+    side = n ** (2 / 3)
+    cells = 8 * 17 * n / M / p
+    # thinner than a plane a slab would need more than its neighbours: then x is gathered
+    halo = 2 * 8 * side if devices <= round(n ** (1 / 3)) else 8 * n * whole
+    pde = cells, halo / L * (p > 1), (2 * hops + 2 * (p > 1)) * LATENCY
+    m, n = 1e7, 1e4  # least squares: m rows of n numbers, X^T X v with whole vectors
+    sums = 2 * 8 * n * whole / L
+    regression = 2 * 4 * m * n / M / p, sums, LATENCY * hops
+    return {"GP": gp, "PDE": pde, "regression": regression}
+
+
+def print_predictions() -> None:
+    """The tables of the docs."""
+    for name in predict(1):
+        print(f"\n{name}\n| devices | arithmetic | bandwidth | latency | efficiency |")
+        print("| --- | --- | --- | --- | --- |")
+        alone = sum(predict(1)[name])
+        for p in (1, 4, 16, 64, 256, 1024, 4096):
+            parts = predict(p)[name]
+            times = " | ".join(f"{1e3 * t:.3g} ms" for t in parts)
+            print(f"| {p} | {times} | {alone / p / sum(parts):.2f} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--predict", action="store_true")
+    parser.add_argument("--worker", nargs=3)
+    options = parser.parse_args()
+    if options.worker:
+        return measure(int(options.worker[0]), int(options.worker[1]), options.worker[2])
+    if options.predict:
+        return print_predictions()
+    first: dict[str, Any] = {}
+    print("| problem | processes | rows | ms wall | ms busy | of one process: wall, busy | sent |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for processes in options.processes:
+        for name, found in run(processes).items():
+            one = first.setdefault(name, found)
+            ratios = (f"{one[key] / found[key]:.2f}" for key in ("wall", "busy"))
+            counts = ", ".join(f"{k} {v}" for k, v in found["sent"].items() if v)
+            print(
+                f"| {name} | {processes} | {found['rows']} | {1e3 * found['wall']:.1f} | "
+                f"{1e3 * found['busy']:.1f} | {', '.join(ratios)} | {counts} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

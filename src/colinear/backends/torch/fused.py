@@ -1,0 +1,180 @@
+"""What takes torch several passes over memory, in one: kernels of Triton, which comes with torch's
+CUDA builds, on a CUDA device where it can be imported.
+
+Products with matrices of a few diagonals: each row has a bit for each diagonal that has an entry
+there. A diagonal whose entries are all alike is a constant: then of a row its bits alone are read, as
+of a stencil on a grid. Whether it is, the device finds out for itself, and nothing waits for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from typing import Any
+
+import torch
+
+from .arrays import asarray
+
+Array = Any
+THREADS = 256  # of a program of the product, each of which has one number at a time: neighbours read neighbours
+NUMBERS = 1024  # of a vector that a program of an update takes
+FEWEST_NUMBERS = 1 << 17  # of a vector, for which a kernel pays that takes a second to compile
+
+
+def fuses_diagonals(x: Any) -> bool:
+    """Whether products by diagonals with vectors like x are one pass over memory here."""
+    return may_fuse(x) and x.dtype in (torch.float32, torch.float64)
+
+
+def may_fuse(x: Any) -> bool:
+    """Whether a kernel of ours can compute with x."""
+    return x.is_cuda and _has_triton() and not torch.compiler.is_compiling()
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def sparse_diagonals(data: Array, structure: Any) -> tuple[Array, ...]:
+    """The entries of a sparse matrix of few diagonals as `diagonals_matmul` takes them."""
+    key = "torch diagonals", data.device
+    if key not in structure.memo:
+        _, *host = structure.diagonals
+        structure.memo[key] = tuple(asarray(x.copy(), device=data.device) for x in host)
+    places, bits = structure.memo[key]
+    values = data.new_zeros(len(structure.diagonals[0]) * structure.shape[0])
+    values[places] = data
+    return lay_out(values.reshape(-1, structure.shape[0]), bits)
+
+
+def lay_out(values: Array, bits: Array) -> tuple[Array, ...]:
+    """Diagonals (d, m) by rows, bits that say where they have entries (m,), of each diagonal
+    one entry, and whether it has others. Of (d, 1) it has not."""
+    if values.shape[1] == 1:
+        none = torch.zeros(len(values), dtype=torch.uint8, device=values.device)
+        return values, _narrow(bits, len(values)), values[:, 0], none
+    d = torch.arange(len(values), device=values.device)[:, None]
+    has = (bits.to(torch.int32) >> d) & 1 != 0
+    first = values.gather(1, has.to(torch.uint8).argmax(1, keepdim=True))
+    varies = (has & (values != first)).any(1)
+    return values, _narrow(bits, len(values)), first[:, 0], varies.to(torch.uint8)
+
+
+def _narrow(bits: Array, count: int) -> Array:
+    """The bits of so many diagonals in as little memory as they take."""
+    return bits.to(torch.uint8 if count <= 8 else torch.int32)
+
+
+def diagonals_matmul(parts: tuple[Array, ...], offsets: tuple[int, ...], X: Array) -> Array:
+    """Multiply the matrix of these diagonals by X, (*batch, n, k) or a vector (n,)."""
+    values, bits, firsts, varies = parts
+    dtype = torch.promote_types(firsts.dtype, X.dtype)
+    if dtype.is_complex:  # of a real matrix
+        R = torch.view_as_real(X.to(dtype))  # with one more axis, of length 2
+        if X.ndim == 1:
+            return torch.view_as_complex(diagonals_matmul(parts, offsets, R))
+        Y = diagonals_matmul(parts, offsets, R.flatten(-2))
+        return torch.view_as_complex(Y.unflatten(-1, (-1, 2)))
+    X = X.to(dtype).contiguous()
+    if X.ndim > 2:
+        found = [diagonals_matmul(parts, offsets, x) for x in X.reshape(-1, *X.shape[-2:])]
+        return torch.stack(found).reshape(*X.shape[:-2], *found[0].shape)
+    Y = X.new_empty(len(bits), *X.shape[1:])
+    if not Y.numel():
+        return Y
+    columns = 1 if X.ndim == 1 else X.shape[1]
+    is_wide = max(values.numel(), Y.numel() + X.numel()) >= 2**31
+    steps = _steps(offsets, X.device, torch.int64 if is_wide else torch.int32)
+    parts_each = 4 if len(offsets) <= 9 else 1
+    programs = (-(-Y.numel() // (parts_each * THREADS)),)
+    with torch.cuda.device_of(X):
+        _product()[programs](
+            *(Y, X, values, firsts, varies, bits, steps, len(bits), columns),
+            D=len(offsets),
+            PARTS=parts_each,
+            THREADS=THREADS,
+            IS_VECTOR=columns == 1,
+            IS_WIDE=is_wide,
+            num_warps=THREADS // 32,
+        )
+    return Y
+
+
+@functools.lru_cache(maxsize=256)
+def _steps(offsets: tuple[int, ...], device: Any, dtype: Any) -> Array:
+    """The offsets on the device."""
+    return asarray(list(offsets), dtype=dtype, device=device)
+
+
+def descend(a: Array, p: Array, q: Array, x: Array, r: Array) -> tuple[Array, ...] | None:
+    """x + a p and r - a q, written over x and r, and |r - a q|^2, for vectors and a real number on
+    their device; None where torch does better."""
+    if len(x) < FEWEST_NUMBERS or not may_fuse(x):
+        return None
+    vectors = [torch.view_as_real(v).flatten() if v.is_complex() else v for v in (p, q, x, r)]
+    if not all(v.is_contiguous() and v.dtype in (torch.float32, torch.float64) for v in vectors):
+        return None
+    count = len(vectors[0])
+    sums = vectors[0].new_empty(-(-count // NUMBERS))
+    with torch.cuda.device_of(x):
+        _descent()[(len(sums),)](*vectors, a, sums, count, NUMBERS=NUMBERS)
+    return x, r, sums.sum()
+
+
+# The kernels. Triton is imported when one is first needed: that takes as long as this package.
+
+
+@functools.cache
+def _product() -> Any:
+    import triton
+    import triton.language as tl
+
+    # fmt: off
+    @triton.jit
+    def multiply(  # type: ignore[no-untyped-def]
+        y, x, values, firsts, varies, bits, offsets, rows, columns,
+        D: tl.constexpr, PARTS: tl.constexpr, THREADS: tl.constexpr,
+        IS_VECTOR: tl.constexpr, IS_WIDE: tl.constexpr,
+    ):
+        # fmt: on
+        begin = tl.program_id(0)
+        begin = (begin.to(tl.int64) if IS_WIDE else begin) * (PARTS * THREADS)
+        for part in tl.static_range(PARTS):
+            place = begin + part * THREADS + tl.arange(0, THREADS)
+            row = place if IS_VECTOR else place // columns
+            there = tl.load(bits + row, mask=row < rows, other=0).to(tl.int32)
+            total = tl.zeros((THREADS,), dtype=y.dtype.element_ty)
+            at = row  # of the entry
+            for d in tl.static_range(D):
+                has = ((there >> d) & 1) != 0
+                unlike = has & (tl.load(varies + d) != 0)
+                first = tl.load(firsts + d)
+                value = tl.load(values + at, mask=unlike, other=first).to(total.dtype)
+                right = tl.load(x + (place + tl.load(offsets + d) * columns), mask=has, other=0.0)
+                total += tl.where(has, value * right, 0.0)
+                at += rows
+            tl.store(y + place, total, mask=row < rows)
+
+    return multiply
+
+
+@functools.cache
+def _descent() -> Any:
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def descend(p, q, x, r, a, sums, count, NUMBERS: tl.constexpr):  # type: ignore[no-untyped-def]
+        program = tl.program_id(0).to(tl.int64)
+        i = program * NUMBERS + tl.arange(0, NUMBERS)
+        mask = i < count
+        alpha = tl.load(a)
+        moved = tl.load(x + i, mask=mask, other=0.0) + alpha * tl.load(p + i, mask=mask, other=0.0)
+        tl.store(x + i, moved, mask=mask)
+        left = tl.load(r + i, mask=mask, other=0.0) - alpha * tl.load(q + i, mask=mask, other=0.0)
+        tl.store(r + i, left, mask=mask)
+        tl.store(sums + program, tl.sum(left * left, axis=0))
+
+    return descend

@@ -1,0 +1,400 @@
+"""Products with kernels of the distance that never write the kernel: Triton's programs on a CUDA
+device, and their first derivatives.
+
+With K[i, j] = φ(|x_i - y_j|^2), a cotangent G of K V, and S = (G V^T) ∘ φ'(|x_i - y_j|^2),
+
+    the cotangent of x_i is 2 (x_i Σ_j S_ij - Σ_j S_ij y_j),    that of y_j the same of S^T,
+    that of V is K^T G,    and that of a parameter θ of φ is the sum of (G V^T) ∘ dφ/dθ,
+
+each by a program of one shape, with another profile. Derivatives of these go by blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch._C import _functorch
+
+from .arrays import float32, float64, result_type
+from .control import checkpoint
+from .profiles import Profiles, translated
+
+MOST_COORDINATES = 128  # of points, of which a tile fits on a multiprocessor
+FEW_COORDINATES = 8  # up to which differences are as quick as a product of matrices
+MOST_COLUMNS = 64  # of V that one program multiplies
+PROGRAMS_EACH = 8  # for each multiprocessor, so that none waits for the last
+LEAST_SHARE = 1024  # columns of K that are worth a program
+NEAR = 16.0  # |x|^2 + |y|^2, up to which rounding in |x|^2 + |y|^2 - 2 x·y is that of φ itself
+BLOCK_BYTES = 2**30  # of differences of points, where derivatives go by blocks
+
+
+def radial_product(form: Any, X: Any, Y: Any, parameters: tuple) -> Callable | None:
+    """A function V -> K V of a kernel of the distance, which never writes K; None where blocks are
+    multiplied instead.
+
+    Parameters
+    ----------
+    form : object
+        With `profile(q, *shape)`, a function of squared distances; `is_smooth`, whether it has a
+        derivative at 0; and `placed(X, Y, *parameters)`, which gives the points that have these
+        distances, a factor of K, and `shape`.
+    X, Y : array, (m, d) and (n, d)
+        Y may be None: X.
+    parameters : tuple
+        Numbers and arrays.
+    """
+    if not is_fused(X):
+        return None
+    X, Y, factor, shape = form.placed(X, Y, *parameters)
+    if any(getattr(p, "ndim", 0) or torch.is_complex(torch.as_tensor(p)) for p in (factor, *shape)):
+        return None
+    Z = X if Y is None else Y
+    m, n, d = X.shape[0], Z.shape[0], X.shape[1]
+    if not 0 < d <= MOST_COORDINATES or d * max(m, n) >= 2**31 or 0 in (m, n):
+        return None
+    if translated(form.profile, float32, len(shape)) is None:
+        return None
+
+    kept: dict[Any, Any] = {}  # points made ready, as long as this function is there
+
+    def multiply(V: Any) -> Any:
+        if V.is_complex():
+            return torch.complex(multiply(V.real), multiply(V.imag))
+        result = result_type(X, Z, V)
+        dtype = float64 if result is float64 else float32
+        own = [
+            p.to(device=X.device, dtype=dtype)
+            if isinstance(p, torch.Tensor)
+            else X.new_full((), p, dtype=dtype)
+            for p in shape
+        ]
+        profiles = translated(form.profile, dtype, len(shape))
+        precision = "half" if result.itemsize == 2 else "ieee" if dtype is float64 else "tf32x3"
+        fused = Fused(form.profile, profiles, precision, form.is_smooth, kept)
+        others = None if Y is None else Y.to(dtype)
+        found = _Product.apply(fused, X.to(dtype), others, V.to(dtype), *own)
+        return (factor * found).to(result)
+
+    return multiply
+
+
+def is_fused(X: Any) -> bool:
+    """Whether Triton multiplies for these points: on a CUDA device (or in Triton's interpreter),
+    outside of what is traced, mapped over or differentiated forwards."""
+    if not (X.is_cuda or _is_interpreted()) or torch.compiler.is_compiling():
+        return False
+    return _has_triton() and not _is_transformed()
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def _is_interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def _is_transformed() -> bool:
+    """Whether a transform other than reverse mode is at work."""
+    if torch.autograd.forward_ad._current_level >= 0:
+        return True
+    if _functorch.peek_interpreter_stack() is None:
+        return False
+    stack = _functorch.get_interpreter_stack() or ()
+    return any(level.key() is not _functorch.TransformType.Grad for level in stack)
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Fused:
+    """A profile φ as a function of torch, as programs of Triton, and how these multiply."""
+
+    profile: Callable
+    programs: Profiles
+    precision: str
+    is_smooth: bool  # whether φ has a derivative at 0, so that rounding in q is not magnified
+    kept: dict[Any, Any]
+
+
+class _Product(torch.autograd.Function):
+    """K V, differentiable in X, Y (None: X), V and the parameters of φ."""
+
+    @staticmethod
+    def forward(fused: Fused, X: Any, Y: Any, V: Any, *shape: Any) -> Any:
+        Y = X if Y is None else Y
+        return product(fused, X, Y, V, shape, Points.kept(fused, X, Y))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+        ctx.fused, *arrays = inputs
+        ctx.save_for_backward(*arrays)
+
+    @staticmethod
+    def backward(ctx: Any, G: Any) -> tuple:
+        needed = ctx.needs_input_grad[1:]
+        found = iter(_Pulled.apply(ctx.fused, needed, G, *ctx.saved_tensors))
+        return None, *(next(found) if is_needed else None for is_needed in needed)
+
+
+class _Pulled(torch.autograd.Function):
+    """The cotangents that are needed, of X, Y, V and the parameters of φ, for a cotangent G of
+    K V."""
+
+    @staticmethod
+    def forward(fused: Fused, needed: tuple, G: Any, X: Any, Y: Any, V: Any, *shape: Any) -> tuple:
+        return cotangents(fused, needed, G, X, Y, V, shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+        ctx.fused, ctx.needed, *arrays = inputs
+        ctx.save_for_backward(*arrays)
+
+    @staticmethod
+    def backward(ctx: Any, *moved: Any) -> tuple:
+        G, *given = ctx.saved_tensors
+        there = [x is not None for x in given]  # Y is not, where it is X
+
+        def again(*arrays: Any) -> Any:
+            left = iter(arrays)
+            return by_blocks(ctx.fused.profile, *(next(left) if is_ else None for is_ in there))
+
+        def pulled(G: Any, *arrays: Any) -> tuple:
+            found = torch.func.vjp(again, *arrays)[1](G)
+            left = iter(found)
+            every = [next(left) if is_ else None for is_ in there]
+            return tuple(x for x, is_needed in zip(every, ctx.needed, strict=True) if is_needed)
+
+        arrays = [x for x in given if x is not None]
+        G_back, *back = torch.func.vjp(pulled, G, *arrays)[1](moved)
+        left = iter(back)
+        return None, None, G_back, *(next(left) if is_ else None for is_ in there)
+
+
+def by_blocks(profile: Callable, X: Any, Y: Any, V: Any, *shape: Any) -> Any:
+    """K V by blocks of rows, which torch differentiates."""
+    Y = X if Y is None else Y
+    size = max(1, BLOCK_BYTES // (Y.numel() * Y.element_size()))
+
+    @checkpoint
+    def rows(x: Any, Y: Any, V: Any, *shape: Any) -> Any:
+        return profile(((x[:, None] - Y) ** 2).sum(-1), *shape) @ V
+
+    return torch.cat([rows(x, Y, V, *shape) for x in X.split(size)])
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+def product(
+    fused: Fused, X: Any, Y: Any, V: Any, shape: tuple, points: Points | None = None
+) -> Any:
+    """K V, of V (n, k)."""
+    points = points or Points.of(fused, X, Y)
+    found = [_product(fused, points, part, shape) for part in V.split(MOST_COLUMNS, dim=1)]
+    return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+
+
+class Points(NamedTuple):
+    """Points as the programs take them: coordinates in rows, squares, whether some are far from the
+    origin, and, where they are multiplied as matrices, parts that TF32 holds."""
+
+    x: Any
+    y: Any
+    xx: Any
+    yy: Any
+    far: Any
+    x_parts: Any
+    y_parts: Any
+    is_far: bool | None = None  # `far`, where the host knows it
+
+    @classmethod
+    def of(cls, fused: Fused, X: Any, Y: Any) -> Points:
+        x, y = X.mT.contiguous(), Y.mT.contiguous()
+        xx, yy = (x * x).sum(0), (y * y).sum(0)
+        far = (xx.max() + yy.max() > NEAR).to(torch.int32)
+        parts = (xx, yy)
+        if is_by_product(X):
+            parts = _padded(X), _padded(Y)
+        return cls(x, y, xx, yy, far, *parts)
+
+    @classmethod
+    def kept(cls, fused: Fused, X: Any, Y: Any) -> Points:
+        """Those of a product that is made again and again: from the second one on the host knows
+        whether any are far."""
+        found = fused.kept.get(X.dtype)
+        if found is None:
+            found = fused.kept[X.dtype] = cls.of(fused, X, Y)
+        elif found.is_far is None:
+            found = fused.kept[X.dtype] = found._replace(is_far=bool(found.far))
+        return found
+
+
+def is_by_product(X: Any) -> bool:
+    """Whether distances are made of products of points, not of differences."""
+    return X.dtype is not float64 and X.shape[1] > FEW_COORDINATES
+
+
+def _product(fused: Fused, points: Points, V: Any, shape: tuple) -> Any:
+    (d, m), n, width = points.x.shape, points.y.shape[1], V.shape[1]
+    tile = tile_of_product(d, width, V.dtype is float64)
+    launch = _Launch(fused, points, width, shape, tile)
+    padded = launch.options["WIDTH"]
+    out, v_parts = V.new_empty(launch.shares, m, width), V
+    if padded > 1:
+        v_parts = V.new_zeros(2, padded, n)
+        v_parts[:, :width] = _parts(V.mT)
+    if not launch.options["BY_PRODUCT"]:
+        guards = [0]
+    elif not fused.is_smooth:
+        guards = [2]
+    else:  # of two programs one finds nothing to do: which one, the host need not know
+        guards = [0, 1] if points.is_far is None else [int(points.is_far)]
+    for guard in guards:
+        launch(
+            "product", points[:4], V.contiguous(), launch.parameters, *points[4:7], v_parts, out,
+            m, n, width, PROFILE=fused.programs.value, GUARDED=guard,
+        )  # fmt: skip
+    return out[0] if launch.shares == 1 else out.sum(0)
+
+
+def _parts(X: Any) -> Any:
+    """X as a sum of two parts, of which TF32 holds the first, and the second to 22 bits of X."""
+    if X.dtype is float64:
+        return torch.stack([X, torch.zeros_like(X)])
+    high = (X.contiguous().view(torch.int32) & -8192).view(float32)
+    return torch.stack([high, X - high])
+
+
+def _padded(X: Any) -> Any:
+    """The parts of points, with zeros up to a power of two of coordinates."""
+    out = X.new_zeros(2, X.shape[0], power_of_two(X.shape[1]))
+    out[..., : X.shape[1]] = _parts(X)
+    return out
+
+
+def cotangents(fused: Fused, needed: tuple, G: Any, X: Any, Y: Any, V: Any, shape: tuple) -> tuple:
+    """Those of X, Y, V and `shape` that are needed, for a cotangent G of K V."""
+    G, columns = G.contiguous(), X if Y is None else Y
+    found = []
+    if needed[0] and Y is None:  # of both sides at once: S + S^T
+        sides = torch.cat([G, V], dim=1), torch.cat([V, G], dim=1)
+        found.append(_of_points(fused, X, X, *sides, shape))
+    elif needed[0]:
+        found.append(_of_points(fused, X, Y, G, V, shape))
+    if needed[1]:
+        found.append(_of_points(fused, Y, X, V, G, shape))
+    if needed[2]:
+        found.append(product(fused, columns, X, G, shape))
+    for program, is_needed in zip(fused.programs.by_shape, needed[3:], strict=True):
+        if is_needed:
+            found.append(_slopes(fused, program, X, columns, G, V, shape, False)[0].sum())
+    return tuple(found)
+
+
+def _of_points(fused: Fused, X: Any, Y: Any, W: Any, V: Any, shape: tuple) -> Any:
+    """2 (x_i Σ_j S_ij - Σ_j S_ij y_j), S = (W V^T) ∘ φ'."""
+    sums, moments = _slopes(fused, fused.programs.slope, X, Y, W, V, shape, True)
+    return 2 * (sums[:, None] * X - moments)
+
+
+def _slopes(
+    fused: Fused, program: Any, X: Any, Y: Any, W: Any, V: Any, shape: tuple, has_moments: bool
+) -> tuple[Any, Any]:
+    """Σ_j S_ij and Σ_j S_ij y_j, S = (W V^T) ∘ ψ, of another profile ψ."""
+    (m, d), n = X.shape, Y.shape[0]
+    points, sums, moments = Points.of(fused, X, Y), 0, 0
+    for left, right in zip(W.split(MOST_COLUMNS, dim=1), V.split(MOST_COLUMNS, dim=1)):
+        width = left.shape[1]
+        tile = tile_of_slopes(d, X.dtype is float64)
+        launch = _Launch(fused, points, max(2, width), shape, tile)
+        more = X.new_empty(launch.shares, m)
+        moved = X.new_empty(launch.shares, m, d) if has_moments else more
+        pair = left.contiguous(), right.contiguous()
+        launch(
+            "slopes", points[:4], *pair, launch.parameters, more, moved, m, n, width,
+            PROFILE=program, HAS_MOMENTS=has_moments,
+        )  # fmt: skip
+        sums, moments = sums + more.sum(0), moments + moved.sum(0)
+    return sums, moments
+
+
+class _Launch:
+    """How a program is started for these points: its tiles, and how many share the columns."""
+
+    def __init__(self, fused: Fused, points: Points, width: int, shape: tuple, tile: Tile):
+        (d, m), n, x = points.x.shape, points.y.shape[1], points.x
+        self.device = x.device
+        tiles_of_rows = -(-m // tile.rows)
+        wanted = -(-PROGRAMS_EACH * _multiprocessors(x.device) // tiles_of_rows)
+        share = -(-n // min(wanted, -(-n // LEAST_SHARE)))
+        self.share = -(-share // LEAST_SHARE) * LEAST_SHARE
+        self.shares = -(-n // self.share)
+        self.grid = tiles_of_rows, self.shares
+        self.parameters = torch.stack(shape) if shape else x.new_zeros(1)
+        self.options = {
+            "D": d,
+            "D_PADDED": power_of_two(d),
+            "WIDTH": 1 if width == 1 else power_of_two(width),
+            "BY_PRODUCT": is_by_product(x.mT),
+            "PRECISION": fused.precision,
+            "ROWS": tile.rows,
+            "COLUMNS": tile.columns,
+            "num_warps": tile.warps,
+            "num_stages": tile.stages,
+        }
+
+    def __call__(self, name: str, points: tuple, *arguments: Any, **options: Any) -> None:
+        kernels = importlib.import_module(".radial_kernels", __package__)
+        with (
+            torch.cuda.device(self.device)
+            if self.device.type == "cuda"
+            else contextlib.nullcontext()
+        ):
+            getattr(kernels, name)[self.grid](
+                *points, *arguments, self.share, **self.options, **options
+            )
+
+
+def power_of_two(size: int) -> int:
+    """The next one, 16 at least: sides of the tiles that are multiplied as matrices."""
+    return max(16, 1 << (size - 1).bit_length())
+
+
+class Tile(NamedTuple):
+    """What one program computes at a time: rows and columns, with so many warps, so many tiles of
+    columns loaded ahead. The figures are the best of those measured on an H200."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+def tile_of_product(d: int, width: int, double: bool) -> Tile:
+    if double:
+        return Tile(64, 32, 4, 2)
+    if d > 64:
+        return Tile(128, 32, 8, 2)
+    return Tile(64, 128, 4, 2) if width == 1 else Tile(64, 64, 4, 3)
+
+
+def tile_of_slopes(d: int, double: bool) -> Tile:
+    return Tile(128, 32, 8, 1) if d > 64 and not double else Tile(64, 32, 4, 1)
+
+
+@functools.cache
+def _multiprocessors(device: Any) -> int:
+    if device.type != "cuda":
+        return 1
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

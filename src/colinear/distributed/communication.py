@@ -1,0 +1,217 @@
+"""What the devices of a mesh send to each other in a product with an operator: predicted, for
+`explain`.
+
+For one vector that is cut by rows over the same axis. The numbers are those of the compiled
+programs, which the tests read; a program may send less (XLA merges what is sent at once, and drops
+what arrives twice).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .. import backends
+from ..backends import namespace_of
+from ..dispatch import function, rule
+from ..dispatch.resolution import memory_text
+from ..operators import (
+    Adjoint,
+    BatchSum,
+    BlockDiag,
+    Conjugate,
+    Dense,
+    Diagonal,
+    GaussNewton,
+    Hessian,
+    Identity,
+    Jacobian,
+    Kernel,
+    Kronecker,
+    LinearOperator,
+    LowRank,
+    MatrixFree,
+    Product,
+    ScaledIdentity,
+    Transpose,
+    Zero,
+)
+from ..operators.matrixfree import Opaque
+from ..operators.tree import arrays_in
+from .row_sparse import RowSparse
+
+
+class Traffic(NamedTuple):
+    """What a product sends: how many numbers each device gathers, are summed over devices, and go
+    to neighbours; and the families whose work every device does in full."""
+
+    gathers: tuple[int, ...] = ()
+    sums: tuple[int, ...] = ()
+    shifts: tuple[int, ...] = ()
+    repeated: tuple[str, ...] = ()
+
+    def then(self, other: Traffic) -> Traffic:
+        """The traffic of two products, one after the other."""
+        return Traffic(
+            self.gathers + other.gathers,
+            self.sums + other.sums,
+            self.shifts + other.shifts,
+            self.repeated + other.repeated,
+        )
+
+    def beside(self, other: Traffic) -> Traffic:
+        """The traffic of two products with one vector, which is gathered once."""
+        both = self.then(other)
+        return both._replace(gathers=tuple(dict.fromkeys(both.gathers)))
+
+    def reversed(self) -> Traffic:
+        """The traffic of a product with the adjoint: what was gathered is summed, and the other
+        way round."""
+        return self._replace(gathers=self.sums, sums=self.gathers)
+
+
+def unknown_traffic(A: LinearOperator) -> Traffic:
+    """Predict what a product with A sends, for one vector that is cut by rows.
+
+    An operator whose family says nothing is that of its parts; one without parts does all of its
+    work on every device, which gathers the vector. A rule of one's own returns a `Traffic`.
+    """
+    found = Traffic()
+    for part in A.operands:
+        found = found.beside(traffic(part))
+    if A.operands:
+        return found
+    return Traffic(gathers=(A.shape[-1],), repeated=(type(A).__name__,))
+
+
+traffic = function("traffic", base=unknown_traffic, rewrites=False)
+traffic.lends = False  # NumPy has no meshes
+
+
+@rule(traffic, Diagonal | Identity | ScaledIdentity | Zero)
+def traffic_of_entries(A: Any) -> Traffic:
+    """nothing is sent"""
+    return Traffic()
+
+
+@rule(traffic, Dense)
+def traffic_of_dense(A: Any) -> Traffic:
+    """By rows x is gathered, by columns the products are summed; a batch sends nothing."""
+    cuts, (m, n) = _cuts(A.A), A.shape[-2:]
+    if -2 in cuts:
+        return Traffic(gathers=(n,))
+    if -1 in cuts:
+        return Traffic(sums=(m,))
+    return Traffic() if cuts else unknown_traffic(A)
+
+
+@rule(traffic, LowRank)
+def traffic_of_low_rank(A: Any) -> Traffic:
+    """V^H x is summed."""
+    V = A.U if A.V is None else A.V
+    return Traffic(sums=(V.shape[-1],)) if -2 in _cuts(V) else unknown_traffic(A)
+
+
+@rule(traffic, Kernel)
+def traffic_of_kernel(A: Any) -> Traffic:
+    """The points of the columns and x are gathered, at once."""
+    if A.spread is None:
+        return unknown_traffic(A)
+    return Traffic(gathers=(A.shape[-1] * (A.X.shape[-1] + 1),))
+
+
+@rule(traffic, RowSparse)
+def traffic_of_row_sparse(A: Any) -> Traffic:
+    """Halos of x go to the neighbours, or x is gathered."""
+    if A.offsets is None:
+        return Traffic(gathers=(A.shape[-1],))
+    return Traffic(shifts=tuple(abs(k) for k in (min(A.offsets), max(A.offsets)) if k))
+
+
+@rule(traffic, Kronecker)
+def traffic_of_kronecker(A: Any) -> Traffic:
+    """x is gathered for the first factor; the others multiply the columns that a device has."""
+    first = traffic(A.operands[0])
+    return (
+        Traffic(gathers=(A.shape[-1],))
+        if first.gathers and not first.repeated
+        else Traffic(gathers=(A.shape[-1],), repeated=("Kronecker",))
+    )
+
+
+@rule(traffic, BlockDiag)
+def traffic_of_blocks(A: Any) -> Traffic:
+    """That of each block, for its part of x."""
+    found = Traffic()
+    for block in A.operands:
+        found = found.then(traffic(block))
+    return found
+
+
+@rule(traffic, Product)
+def traffic_of_product(A: Any) -> Traffic:
+    """That of the factors, one after the other."""
+    found = Traffic()
+    for factor in reversed(A.operands):
+        found = found.then(traffic(factor))
+    return found
+
+
+@rule(traffic, BatchSum)
+def traffic_of_batch_sum(A: Any) -> Traffic:
+    """x is gathered, and the terms are summed."""
+    is_cut = any(_cuts(x) for x in arrays_in(A))
+    return Traffic((A.shape[-1],), (A.shape[-2],)) if is_cut else unknown_traffic(A)
+
+
+@rule(traffic, MatrixFree | Jacobian | Hessian | GaussNewton)
+def traffic_of_functions(A: Any) -> Traffic:
+    """Of a function of data cut by rows: x is gathered, and the answer is summed; at most."""
+    is_cut = any(_cuts(x) for x in arrays_in(A))
+    return Traffic((A.shape[-1],), (A.shape[-2],)) if is_cut else unknown_traffic(A)
+
+
+@rule(traffic, Adjoint | Transpose)
+def traffic_of_transpose(A: Any) -> Traffic:
+    """What was gathered is summed, and the other way round."""
+    return traffic(A.A).reversed()
+
+
+@rule(traffic, Conjugate | Opaque)
+def traffic_of_wrapper(A: Any) -> Traffic:
+    """That of the operator."""
+    return traffic(A.A)
+
+
+def _cuts(x: Any) -> dict[int, str]:
+    """How an array is cut over a mesh."""
+    xp = namespace_of(x)
+    on_mesh = None if xp is None else backends.mesh_module(xp.device_of(x))
+    return {} if on_mesh is None else on_mesh.cuts_of(x)
+
+
+def describe(A: LinearOperator, gathered: dict[str, float]) -> str:
+    """What lies where, what a product sends, and what is gathered whole: `gathered` has the bytes
+    by method."""
+    mesh, arrays = A._context.device, A.arrays()
+    on_mesh = backends.mesh_module(mesh)
+    sizes = on_mesh.axis_sizes(mesh)
+    each = sum(on_mesh.bytes_per_device(x) for x in {id(x): x for x in arrays}.values())
+    whole = sum(x.nbytes for x in {id(x): x for x in arrays}.values())
+    axes = ", ".join(f"{name}: {size}" for name, size in sizes.items())
+    lines = [f"on a mesh of devices ({axes}): {memory_text(each)} of {memory_text(whole)} on each"]
+    sent = traffic(A)
+    ways = (
+        ("gathers {}", sent.gathers),
+        ("sums {} over the devices", sent.sums),
+        ("sends {} to the neighbours", sent.shifts),
+    )
+    what = [way.format(" + ".join(map(str, sizes))) for way, sizes in ways if sizes]
+    lines.append(
+        f"a product with a vector cut by rows {', '.join(what) or 'sends nothing'}"
+        f"{' numbers' if what else ''}; a step of CG adds 2 sums of 1"
+    )
+    if sent.repeated:
+        names = ", ".join(dict.fromkeys(sent.repeated))
+        lines.append(f"not divided, every device does all the work: {names}")
+    lines += [f"{name} gathers {memory_text(size)} on each device" for name, size in gathered.items()]
+    return "\n".join(lines)

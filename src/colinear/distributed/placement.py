@@ -1,0 +1,198 @@
+"""Which arrays of an operator are cut over the devices of a mesh, by family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..backends import Array, namespace_of
+from ..dispatch import function, rule
+from ..operators import (
+    Banded,
+    BatchSum,
+    Dense,
+    Diagonal,
+    GaussNewton,
+    Hessian,
+    Jacobian,
+    Kernel,
+    Kronecker,
+    LinearOperator,
+    LowRank,
+    MatrixFree,
+    Product,
+    Sparse,
+)
+from ..operators.batch import map_batch
+from ..operators.transposed import are_adjoint, are_transposed
+from ..operators.tree import map_parts
+from .row_sparse import RowSparse, rows_of
+
+
+def everything_whole(A: LinearOperator, place: Any) -> LinearOperator:
+    """A with its arrays where `place` says: the operators that it is made of by their own rules,
+    and its own arrays whole on every device.
+
+    A rule for a family returns A with each array passed through `place.rows(x)` (a matrix cut by
+    rows), `place.cut(x, dimension)` (cut along a dimension, -1 for the last) or `place.whole(x)`.
+    The same rule gathers: then all of these give the whole array.
+
+    Examples
+    --------
+    >>> from colinear import rule
+    >>> from colinear.distributed import placement
+    >>> @rule(placement, MyOperator)  # doctest: +SKIP
+    ... def place_mine(A, place):
+    ...     return A._replace(U=place.rows(A.U))
+    """
+    own = lambda x: x if namespace_of(x) is None else place.whole(x)
+    inside = lambda B: placement(B, place)
+    return A._replace(**{name: map_parts(getattr(A, name), inside, own) for name in A._dynamic})
+
+
+placement = function("placement", base=everything_whole, rewrites=False)
+placement.lends = False  # NumPy has no meshes
+
+
+@rule(placement, Dense)
+def place_dense(A: Any, place: Any) -> Any:
+    """A by rows: A x gathers x"""
+    return A._replace(A=place.rows(A.A))
+
+
+@rule(placement, Diagonal)
+def place_diagonal(A: Any, place: Any) -> Any:
+    """diag(d) by entries: nothing is sent"""
+    return A._replace(d=place.cut(A.d, -1))
+
+
+@rule(placement, LowRank)
+def place_low_rank(A: Any, place: Any) -> Any:
+    """U C V^H by the rows of U and V: a sum of as many numbers as columns"""
+    U = place.rows(A.U)
+    V = U if A.V is A.U else None if A.V is None else place.rows(A.V)
+    core = A.core if namespace_of(A.core) is None else place.whole(A.core)
+    return A._replace(U=U, V=V, core=core)
+
+
+@rule(placement, Kernel)
+def place_kernel(A: Any, place: Any) -> Any:
+    """k(X, Y) by rows: each device gathers points and vector, and computes its rows"""
+    spread = None if A.X.ndim > 2 else place.spread(*A.shape[-2:])
+    if spread is None:
+        return everything_whole(A, place)._replace(spread=None)
+    Y = None if A.Y is None else place.rows(A.Y)
+    parameters = map_parts(A.parameters, lambda B: everything_whole(B, place), _whole(place))
+    return A._replace(X=place.rows(A.X), Y=Y, parameters=parameters, spread=spread)
+
+
+@rule(placement, Kronecker)
+def place_kronecker(A: Any, place: Any) -> Any:
+    """(A ⊗ B) x by the rows of A, with B whole"""
+    first, *others = A.operands
+    whole = [B._map(_whole(place)) for B in others]
+    return A._replace(operands=(placement(first, place), *whole))
+
+
+@rule(placement, BatchSum)
+def place_batch_sum(A: Any, place: Any) -> Any:
+    """sum_i A[i] by its terms: one sum over the devices"""
+
+    def put(x: Array, dimension: int | None) -> Array:
+        return place.whole(x) if dimension is None else place.cut(x, dimension)
+
+    by_terms = map_batch(A.A, A.axis, put)
+    return A._replace(A=placement(A.A, place) if by_terms is None else by_terms)
+
+
+@rule(placement, Product)
+def place_product(A: Any, place: Any) -> Any:
+    """A B by their own rules; B^H B with B cut once, by its rows: one sum of as many numbers as
+    columns"""
+    factors = A.operands
+    if len(factors) > 1 and are_adjoint(factors[0], factors[-1]):
+        last = placement(factors[-1], place)
+        inside = [placement(factor, place) for factor in factors[1:-1]]
+        return A._replace(operands=(last.H, *inside, last))
+    if len(factors) > 1 and are_transposed(factors[0], factors[-1]):
+        last = placement(factors[-1], place)
+        inside = [placement(factor, place) for factor in factors[1:-1]]
+        return A._replace(operands=(last.T, *inside, last))
+    return everything_whole(A, place)
+
+
+@rule(placement, MatrixFree)
+def place_matrix_free(A: Any, place: Any) -> Any:
+    """The parameters cut along their first dimension, if it is that of the data"""
+    return A._replace(
+        parameters=_data_cut(A.parameters, place), context=A.context._replace(device=None)
+    )
+
+
+@rule(placement, Jacobian | Hessian)
+def place_derivative(A: Any, place: Any) -> Any:
+    """The parameters of f cut along their first dimension, if it is that of the data"""
+    x = map_parts(A.x, _whole(place), _whole(place))
+    return A._replace(x=x, parameters=_data_cut(A.parameters, place))
+
+
+@rule(placement, GaussNewton)
+def place_gauss_newton(A: Any, place: Any) -> Any:
+    """The parameters of f and of the loss cut along their first dimension, if it is that of the
+    data"""
+    both = _data_cut((A.parameters, A.loss_parameters), place)
+    x = map_parts(A.x, _whole(place), _whole(place))
+    return A._replace(x=x, parameters=both[0], loss_parameters=both[1])
+
+
+@rule(placement, Sparse | Banded)
+def place_sparse(A: Any, place: Any) -> Any:
+    """By blocks of rows: where its entries stand on few diagonals, neighbours exchange halos of x;
+    elsewhere x is gathered"""
+    is_square = len(A.shape) == 2 and A.shape[0] == A.shape[1]
+    spread = place.spread(A.shape[0]) if is_square else None
+    by_rows = None if spread is None else rows_of(A, place.parts)
+    if by_rows is None:
+        return everything_whole(A, place)
+    return by_rows._replace(data=place.rows(by_rows.data), spread=spread)._claim(A.properties)
+
+
+@rule(placement, RowSparse)
+def place_row_sparse(A: Any, place: Any) -> Any:
+    """By blocks of rows; on one device it is a sparse matrix again"""
+    spread = place.spread(A.shape[0])
+    if spread is None:
+        return A._replace(data=place.whole(A.data)).as_sparse()._claim(A.properties)
+    return A._replace(data=place.rows(A.data), spread=spread)
+
+
+def _whole(place: Any) -> Any:
+    """A function that makes an array, or those of an operator, whole."""
+
+    def whole(x: Any) -> Any:
+        if isinstance(x, LinearOperator):
+            return x._map(whole)
+        return x if namespace_of(x) is None else place.whole(x)
+
+    return whole
+
+
+def _data_cut(parameters: Any, place: Any) -> Any:
+    """Parameters of a function, of which those with the longest first dimension are cut along it:
+    the rows of the data."""
+    lengths: list[int] = []
+
+    def note(x: Array) -> Array:
+        if namespace_of(x) is not None and x.ndim:
+            lengths.append(x.shape[0])
+        return x
+
+    map_parts(parameters, lambda B: B, note)
+    longest = max(lengths, default=0)
+
+    def put(x: Array) -> Array:
+        if namespace_of(x) is None:
+            return x
+        is_data = x.ndim and x.shape[0] == longest
+        return place.cut(x, -x.ndim) if is_data else place.whole(x)
+
+    return map_parts(parameters, lambda B: placement(B, place), put)

@@ -1,0 +1,213 @@
+"""Operators and calls on a mesh of torch processes, beside the same in one of them.
+
+A script that `test_torch_meshes.py` runs as two processes over gloo; the first prints what it found
+as JSON. Operators are made by a function `put(x, dimension)` that places an array cut along a
+dimension.
+"""
+
+import functools
+import json
+import operator
+import os
+import sys
+import warnings
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.utils._pytree as pytree
+
+import colinear as co
+
+N = 64
+
+
+def spd(n, seed=0):
+    Z = np.random.default_rng(seed).normal(size=(n, n))
+    return Z @ Z.T / n + np.eye(n)
+
+
+def gaussian(X, Y):
+    return torch.exp(-0.5 * ((X[:, None] - Y[None]) ** 2).sum(-1))
+
+
+def multiply(V, S):
+    return S @ V
+
+
+def operators(put):
+    """A maker for each family, of leaves that are cut by rows."""
+    rng = np.random.default_rng(1)
+    data, points = rng.normal(size=(8 * N, N)) / np.sqrt(8 * N), rng.normal(size=(N, 2))
+    U, d = rng.normal(size=(N, 4)), 1 + rng.random(N)
+    stack = np.stack([spd(N, seed) for seed in range(8)])
+    psd = lambda n, seed=0: co.PSD(co.Dense(put(spd(n, seed), 0)))
+    kronecker = lambda: co.Kronecker(psd(8), psd(8, 1))
+
+    def low_rank():
+        V = put(U, 0)
+        return co.Diagonal(put(d, 0)) + co.PSD(co.LowRank(V, V))
+
+    return {
+        "dense": lambda: psd(N),
+        "diagonal": lambda: co.Diagonal(put(d, 0)),
+        "low_rank": low_rank,
+        "kernel": lambda: (
+            co.PSD(co.Kernel(gaussian, put(points, 0), block=8)) + 0.5 * co.Identity(N)
+        ),
+        "kronecker": kronecker,
+        "kronecker_shifted": lambda: kronecker() + 0.5 * co.Identity(N),
+        "block_diag": lambda: co.BlockDiag(*[psd(16, i) for i in range(4)]),
+        "batch_sum": lambda: co.PSD(co.BatchSum(co.Dense(put(stack, 0)))),
+        "matrix_free": lambda: co.PSD(
+            co.MatrixFree(multiply, (N, N), parameters=(put(spd(N), 0),))
+        ),
+        "sum": lambda: psd(N) + psd(N, 3),
+        "gram": lambda: (lambda D: D.T @ D)(co.Dense(put(data, 0))),
+    }
+
+
+def gradient(f):
+    """The gradient of a number with respect to the leaves of A and to b, as one vector."""
+
+    def call(A, b):
+        leaves, structure = pytree.tree_flatten(A)
+        leaves = [x.detach().requires_grad_() if isinstance(x, torch.Tensor) else x for x in leaves]
+        b = b.detach().requires_grad_()
+        value = f(pytree.tree_unflatten(leaves, structure), b)
+        moving = [x for x in (*leaves, b) if isinstance(x, torch.Tensor)]
+        found = torch.autograd.grad(value, moving, materialize_grads=True)
+        return torch.cat([whole(x).reshape(-1) for x in found])
+
+    return call
+
+
+def whole(x):
+    x = torch.as_tensor(x)
+    return x.full_tensor() if hasattr(x, "full_tensor") else x
+
+
+def calls():
+    """Functions of (A, b)."""
+    return {
+        "product": lambda A, b: A @ b,
+        "dense": lambda A, b: A.to_dense(),
+        "cg": lambda A, b: co.solve(A, b, co.CG(tol=1e-10)),
+        "minres": lambda A, b: co.solve(A, b, co.MINRES(tol=1e-10)),
+        "gmres": lambda A, b: co.solve(A, b, co.GMRES(tol=1e-10)),
+        "lsqr": lambda A, b: co.lstsq(A, b, co.LSQR(tol=1e-10)),
+        "solve": lambda A, b: co.solve(A, b),
+        "logdet": lambda A, b: co.logdet(A),
+        "slq": lambda A, b: co.logdet(A, co.SLQ(probes=8, seed=0)),
+        "trace": lambda A, b: co.trace(A),
+        "hutchinson": lambda A, b: co.trace(A, co.Hutchinson(probes=8, seed=0)),
+        "diag": lambda A, b: co.diag(A),
+        "lanczos": lambda A, b: co.eig(A, 3, "LM", co.Lanczos(tol=1e-9))[0],
+        "lobpcg": lambda A, b: co.eig(A, 3, "LA", co.LOBPCG(tol=1e-9))[0],
+        "solve_and_logdet": lambda A, b: torch.cat(
+            [whole(x).reshape(-1) for x in co.solve_and_logdet(A, b)]
+        ),
+        "grad_product": gradient(lambda A, b: ((A @ b) ** 2).sum()),
+        "grad_cg": gradient(lambda A, b: (co.solve(A, b, co.CG(tol=1e-10)) ** 2).sum()),
+        "grad_slq": gradient(lambda A, b: co.logdet(A, co.SLQ(probes=8, seed=0))),
+        "grad_likelihood": gradient(
+            lambda A, b: (lambda x, d: b @ x + d)(*co.solve_and_logdet(A, b))
+        ),
+    }
+
+
+def on_one(x, dimension):
+    return torch.as_tensor(x)
+
+
+def place_on(mesh):
+    """A function that cuts arrays over the first axis of a mesh."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    def put(x, dimension):
+        cut = Replicate() if dimension is None else Shard(dimension)
+        layout = [cut, *[Replicate()] * (mesh.ndim - 1)]
+        return distribute_tensor(torch.as_tensor(x), mesh, layout)
+
+    return put
+
+
+def compare(put, pairs):
+    """The largest difference from one process, and how the answer is cut, for each pair of an
+    operator and a call; or the error."""
+    b, found = np.random.default_rng(5).normal(size=N), {}
+    many, single = operators(put), operators(on_one)
+    for name, call in pairs:
+        f = calls()[call]
+        expected = f(single[name](), on_one(b, 0))
+        try:
+            x = f(many[name](), put(b, 0))
+        except Exception as error:
+            found[f"{name} {call}"] = [repr(error)[:500], ""]
+            continue
+        difference = float((whole(x) - expected).abs().max())
+        found[f"{name} {call}"] = [difference, str(getattr(x, "placements", ""))]
+    return found
+
+
+METHODS = {"cg": co.CG, "minres": co.MINRES, "gmres": co.GMRES}
+
+
+def collectives(put):
+    """What one iteration sends, by the kind: the difference between runs of 3 and of 8 steps,
+    which reach no tolerance."""
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    def counts(f):
+        with CommDebugMode() as mode, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the iterations ran out
+            f()
+        sent = mode.get_comm_counts().items()
+        return {str(kind).rpartition(".")[2]: count for kind, count in sent}
+
+    b, makers, found = np.random.default_rng(5).normal(size=N), operators(put), {}
+    for name in ("dense", "low_rank", "kronecker", "batch_sum", "gram"):
+        A, x = co.opaque(makers[name]()), put(b, 0)
+        found[f"{name} product"] = counts(functools.partial(operator.matmul, A, x))
+        for call, method in METHODS.items() if name == "dense" else [("cg", co.CG)]:
+            few, many = (
+                counts(functools.partial(co.solve, A, x, method(tol=1e-15, max_iters=steps)))
+                for steps in (3, 8)
+            )
+            kinds = few.keys() | many.keys()
+            sent = {kind: (many.get(kind, 0) - few.get(kind, 0)) / 5 for kind in kinds}
+            found[f"{name} {call}"] = {kind: count for kind, count in sent.items() if count}
+    return found
+
+
+def chosen(which):
+    """The pairs of operators and calls that a run makes."""
+    pairs = [(name, call) for name in operators(on_one) for call in calls()]
+    few = [p for p in pairs if p[0] == "dense" or p[1] in ("product", "cg")]
+    few += [(name, "grad_likelihood") for name in ("low_rank", "kernel", "batch_sum", "gram")]
+    words = which.split("+")
+    others = [p for p in pairs if all(word in " ".join(p) for word in words)]
+    return {"all": pairs, "few": few}.get(which, others)
+
+
+def main(kind, which):
+    torch.set_default_dtype(torch.float64)
+    count = int(os.environ["WORLD_SIZE"])
+    dist.init_process_group(
+        "gloo",
+        init_method=os.environ["COLINEAR_MEETING"],
+        rank=int(os.environ["RANK"]),
+        world_size=count,
+    )
+    shape = {"line": (count,), "grid": (2, count // 2)}[kind]
+    put = place_on(dist.init_device_mesh("cpu", shape, mesh_dim_names=("x", "y")[: len(shape)]))
+    answers = {"answers": compare(put, chosen(which))}
+    if kind == "line" and which in ("all", "few"):
+        answers["sent"] = collectives(put)
+    if dist.get_rank() == 0:
+        json.dump(answers, sys.stdout)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
