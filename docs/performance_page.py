@@ -157,12 +157,8 @@ def ratios(run: dict[str, Any]) -> list[tuple[str, float]]:
 
 def bars(run: dict[str, Any]) -> str:
     """A picture of the ratios on a logarithmic scale: to the left of the line colinear is ahead."""
-    height, line, width, decade = (
-        17,
-        360,
-        480,
-        50,
-    )  # of a row; where 1 is; of all; how wide a factor of 10 is
+    # height of a row, where 1 is, width of all, and of a factor of 10
+    height, line, width, decade = 16, 300, 350, 46
     found = ratios(run)
     rows = []
     for i, (title, r) in enumerate(found):

@@ -5,7 +5,7 @@ K + s² I: a dense system of a million unknowns, 8 TB if it were written down. T
 
     f = K (K + s² I)^-1 y
 
-The same call, `solve(A, b)`, then takes other structures of up to a million unknowns, each by the formula that fits it.
+The same call, `solve(A, b)`, then solves with other structures of up to a million unknowns, each by the formula that fits it.
 
 Run it with `make demo`, or `python examples/demo.py --small`.
 """

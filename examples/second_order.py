@@ -1,15 +1,15 @@
 """Train a network by its curvature: Gauss-Newton steps without a matrix, and a Kronecker-factored curvature, against Adam.
 
-Newton's method needs the curvature of the loss, a matrix of all weights by all weights. Two ways never to write it down:
+Newton's method needs the curvature of the loss, a matrix of all weights by all weights. There are two ways never to write it down.
 
-Gauss-Newton: G = J^T H J, J the Jacobian of the network's outputs and H the second derivative of the loss by them, is positive
-semidefinite, and a product with it is one forward and one backward derivative. `colinear.GaussNewton` is that operator; conjugate
-gradients solve (G + λ I) s = -g, a few of them.
+Gauss-Newton: J is the Jacobian of the network's outputs, and H the second derivative of the loss by them. Then G = J^T H J is positive
+semidefinite, and a product with it is one forward and one backward derivative. `colinear.GaussNewton` is that operator. A few steps of
+conjugate gradients solve (G + λ I) s = -g.
 
 Kronecker-factored (Martens & Grosse, Optimizing neural networks with Kronecker-factored approximate curvature, 2015): the block of a
-layer is nearly B ⊗ A, A the second moments of what goes into the layer, B those of the derivatives that come back to it. So the
-curvature is K = diag(B_1 ⊗ A_1, B_2 ⊗ A_2, ...), and colinear inverts K + λ I by the eigenvectors of the small factors. How far
-to go along s = -(K + λ I)^-1 g is told by G; and (K + λ I)^-1 is a preconditioner for Gauss-Newton.
+layer is nearly B ⊗ A. A has the second moments of what goes into the layer, B those of the derivatives that come back to it. So the
+curvature is K = diag(B_1 ⊗ A_1, B_2 ⊗ A_2, ...), and colinear inverts K + λ I by the eigenvectors of the small factors. G says
+how far to go along s = -(K + λ I)^-1 g, and (K + λ I)^-1 is a preconditioner for Gauss-Newton.
 
 The network squeezes curves through three numbers and draws them again: small, but slow for gradients alone.
 

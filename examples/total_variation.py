@@ -1,6 +1,6 @@
 """Images with sharp edges from noise and from few projections: total variation, by ADMM and by reweighted least squares.
 
-An image of a few plain regions has a gradient that is zero almost everywhere. So ask for little of it: with the gradient G,
+An image of a few plain regions has a gradient that is zero almost everywhere. So we ask for an image with little gradient. With the gradient G,
 
     minimise  ½ |A x - y|² + λ Σ |(G x)_i|,    the sum over all pixels of the length of the gradient there.
 
@@ -8,11 +8,11 @@ Noise (A = I): the alternating direction method of multipliers (Boyd et al. 2011
 
     x <- (I + ρ GᵀG)⁻¹ (y + ρ Gᵀ(z - u)),   z <- shrink(G x + u, λ/ρ),   u <- u + G x - z.
 
-GᵀG is -Δ, a Kronecker sum of two lines, which `signals.laplacian` says; so the inverse is made once, from the eigenvectors of the
+GᵀG is -Δ, which `signals.laplacian` makes as a Kronecker sum of two lines. So the inverse is made once, from the eigenvectors of the
 lines, and a step costs two small products of matrices.
 
 Projections (A = the Radon transform from a few angles, a sparse matrix): reweighted least squares replaces |g| by g² / |g of the last
-step|, so each step is one positive definite system, AᵀA + λ Gᵀ W G, which only multiplies: conjugate gradients, started from the last x.
+step|. So each step is one positive definite system, AᵀA + λ Gᵀ W G. It is solved by conjugate gradients, which start from the last x.
 
 Run it with `python examples/total_variation.py`; `--small` takes a second.
 """
