@@ -77,6 +77,7 @@ def radial_product(form: Any, X: Any, Y: Any, parameters: tuple) -> Callable | N
             for p in shape
         ]
         profiles = translated(form.profile, dtype, len(shape))
+        assert profiles is not None  # what can be written for single precision can for double
         precision = "half" if result.itemsize == 2 else "ieee" if dtype is float64 else "tf32x3"
         fused = Fused(form.profile, profiles, precision, form.is_smooth, kept)
         others = None if Y is None else Y.to(dtype)
