@@ -149,6 +149,22 @@ def test_limits_are_fractions_of_the_memory(cache: Path, monkeypatch: pytest.Mon
     assert cost.memory_to_form(A) == 2.0**30
 
 
+def test_blocks_and_stored_kernels_are_as_large_as_the_device_allows(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rates.memory_of_block(A) == 2.0**27  # on the host, near its caches
+    monkeypatch.setattr(rates, "_place", lambda A: ("torch", "cuda:0"))
+    memory = lambda backend, device, free=False: (8 if free else 64) * 2.0**30
+    monkeypatch.setattr(rates, "_memory", memory)
+    forget()
+    assert rates.memory_of_block(A) == 2.0**30
+    assert rates.memory_to_store(A) == 4 * 2.0**30  # half of what is free
+    monkeypatch.setenv("COLINEAR_RATES", "builtin")
+    forget()
+    assert rates.memory_of_block(A) == 2.0**31
+    assert rates.memory_to_store(A) == 2.0**30
+
+
 def test_the_command_prints_the_rates(cache: Path, quick: Any, capsys: Any) -> None:
     assert main(["calibrate", "--backend", "numpy", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -28,6 +28,8 @@ MODULES = sorted(module.name for module in pkgutil.walk_packages(colinear.__path
 if importlib.util.find_spec("sklearn") is None:  # an extra: what needs it is left out
     MODULES = [module for module in MODULES if not module.startswith("colinear.estimators")]
     PAGES.remove(DOCS / "estimators.md")
+if importlib.util.find_spec("triton") is None:  # which comes with torch's builds for CUDA
+    MODULES.remove("colinear.backends.torch.radial_kernels")
 
 
 def run(*command: str, cwd: Path = ROOT) -> None:

@@ -224,7 +224,8 @@ class Kernel(LinearOperator, init=False):
         fused = None if is_recorded else self._fused()
         if fused is not None:
             # as quick as the stored matrix, within a third, and more accurate
-            sides = fused, fused if self.Y is None else self.T._fused()
+            flipped: Any = self.T
+            sides = fused, fused if self.Y is None else flipped._fused()
             ready = MatrixFree._of(*sides, self.shape, (), self._context)
             return self if is_planned else ready._claim(self.properties)
         if self.block or is_recorded or size > memory_to_store(self):

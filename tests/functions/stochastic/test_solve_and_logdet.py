@@ -164,3 +164,32 @@ def test_batches_of_operators() -> None:
     assert x.shape == (3, 40, 2) and value.shape == info.error.shape == (3,)
     assert np.allclose(A.A @ x, 1, atol=1e-6)
     assert (abs(value - np.linalg.slogdet(A.A)[1]) <= 4 * info.error).all()
+
+
+def test_solutions_in_single_precision_are_refined_to_what_rounding_allows() -> None:
+    n = 400
+    Q, _ = np.linalg.qr(np.random.default_rng(1).standard_normal((n, n)))
+    M = (Q * np.geomspace(0.05, 3000, n)) @ Q.T
+    M = (M + M.T) / 2
+    A = co.opaque(co.PD(co.Dense(M.astype(np.float32))))
+    b = np.random.default_rng(2).standard_normal(n).astype(np.float32)
+    (x, logarithm), info = co.solve_and_logdet(A, b, co.SLQ(20, max_iters=4000), info=True)
+    assert info.status is co.Status.SUCCESS
+    residual = np.linalg.norm(b - M @ x) / np.linalg.norm(b)
+    assert residual <= 10 * np.finfo(np.float32).eps ** 0.5
+    assert abs(logarithm - np.linalg.slogdet(M)[1]) <= 5 * info.error + 1
+
+
+def test_kernels_with_noise_are_preconditioned_by_auto() -> None:
+    from colinear.functions.stochastic.solve_and_logdet import usual
+
+    def k(X: Any, Y: Any) -> Any:
+        return np.exp(-((X[:, None] - Y[None]) ** 2).sum(-1))
+
+    X = np.zeros((20_000, 2))
+    K = co.PSD(co.Kernel(k, X))
+    assert usual(K + 0.1 * co.Identity(20_000)) == co.Nystrom(200)
+    assert usual(2.0 * K + co.Diagonal(np.ones(20_000))) == co.Nystrom(200)
+    assert usual(K) is None
+    few = co.PSD(co.Kernel(k, X[:500]))
+    assert usual(few + 0.1 * co.Identity(500)) is None

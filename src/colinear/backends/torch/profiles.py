@@ -4,6 +4,7 @@ functions, as functions of Triton: traced, differentiated, and written out as so
 from __future__ import annotations
 
 import functools
+import importlib
 import linecache
 import math
 from collections.abc import Callable
@@ -196,12 +197,12 @@ FORMULAS = {
 def compiled(text: str) -> Any:
     """The function of Triton with this source, which Triton reads again: it lies where tracebacks
     look for source too."""
-    import triton
-    import triton.language as tl
-    from triton.language.extra import libdevice
-
     name = f"<colinear profile {abs(hash(text)):x}>"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    inside = {"triton": triton, "tl": tl, "libdevice": libdevice, "__name__": "colinear.profile"}
+    modules = {"tl": "triton.language", "libdevice": "triton.language.extra.libdevice"}
+    inside: dict[str, Any] = {
+        short: importlib.import_module(long) for short, long in modules.items()
+    }
+    inside |= {"triton": importlib.import_module("triton"), "__name__": "colinear.profile"}
     exec(compile(text, name, "exec"), inside)
     return inside["profile"]

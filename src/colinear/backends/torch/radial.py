@@ -58,7 +58,8 @@ def radial_product(form: Any, X: Any, Y: Any, parameters: tuple) -> Callable | N
         return None
     Z = X if Y is None else Y
     m, n, d = X.shape[0], Z.shape[0], X.shape[1]
-    if not 0 < d <= MOST_COORDINATES or d * max(m, n) >= 2**31 or 0 in (m, n):
+    largest = 2 * max(power_of_two(d), MOST_COLUMNS) * max(m, n)  # entries that a place counts
+    if not 0 < d <= MOST_COORDINATES or largest >= 2**31 or 0 in (m, n):
         return None
     if translated(form.profile, float32, len(shape)) is None:
         return None
@@ -77,6 +78,7 @@ def radial_product(form: Any, X: Any, Y: Any, parameters: tuple) -> Callable | N
             for p in shape
         ]
         profiles = translated(form.profile, dtype, len(shape))
+        assert profiles is not None  # what can be written for single precision can for double
         precision = "half" if result.itemsize == 2 else "ieee" if dtype is float64 else "tf32x3"
         fused = Fused(form.profile, profiles, precision, form.is_smooth, kept)
         others = None if Y is None else Y.to(dtype)

@@ -14,6 +14,9 @@ Places of a tile beyond the last point are those of the last one, where φ is as
 Only `radial.py` imports this file, where Triton is installed.
 """
 
+# mypy: ignore-errors
+# (functions of Triton's language, whose arguments have no types of Python)
+
 from __future__ import annotations
 
 import triton
