@@ -213,5 +213,7 @@ def describe(A: LinearOperator, gathered: dict[str, float]) -> str:
     if sent.repeated:
         names = ", ".join(dict.fromkeys(sent.repeated))
         lines.append(f"not divided, every device does all the work: {names}")
-    lines += [f"{name} gathers {memory_text(size)} on each device" for name, size in gathered.items()]
+    lines += [
+        f"{name} gathers {memory_text(size)} on each device" for name, size in gathered.items()
+    ]
     return "\n".join(lines)

@@ -56,6 +56,11 @@ def subtract(A: Any, B: Any) -> LinearOperator:
     return Sum(A, -B)
 
 
+def star(A: LinearOperator, B: Any) -> Any:
+    """What `A * B` is: A x for a vector x, as in SciPy and PyLops; else `times`."""
+    return A @ B if getattr(B, "ndim", 2) == 1 else times(A, B)
+
+
 def times(A: LinearOperator, B: Any) -> LinearOperator:
     """c A for a scalar c; the entrywise (Hadamard) product with anything else, as NumPy's `*`."""
     if is_scalar(B):
@@ -65,9 +70,9 @@ def times(A: LinearOperator, B: Any) -> LinearOperator:
             return Scaled(B[..., 0, 0], A)
     if getattr(B, "ndim", 2) == 1:
         raise ShapeError(
-            "*: with a vector x it is A x to SciPy and PyLops, and scales columns in NumPy, torch "
-            "and JAX. Write A @ x for the product, A @ Diagonal(x) to scale columns, Diagonal(x) @ A "
-            "to scale rows."
+            "*: a vector times an operator scales columns in NumPy, torch and JAX, and is x^T A to "
+            "others. Write A @ Diagonal(x) to scale columns, Diagonal(x) @ A to scale rows, A @ x for "
+            "the product."
         )
     return Hadamard(A, B)
 

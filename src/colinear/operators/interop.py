@@ -181,7 +181,11 @@ def _swapped(apply: Handler) -> Handler:
 _matmul = _binary("matmul")
 _add = _binary("add")
 _subtract = _binary("sub")
-_multiply = _binary("mul")
+
+
+def _multiply(a: Any, b: Any) -> Any:
+    """The entrywise product, to which a vector is a row: not what `A * x` is."""
+    return a.__rmul__(b) if isinstance(a, LinearOperator) else b.__rmul__(a)
 
 
 def _divide(a: Any, b: Any) -> Any:

@@ -18,7 +18,6 @@ from .dense import Dense
 from .matrixfree import MatrixFree, as_parameters, function_name
 from .tree import Shape, arrays_in, inside_out, memo
 
-
 Spread = tuple[Any, str]  # a mesh of devices, and the axis of it over which rows are divided
 
 
