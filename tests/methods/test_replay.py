@@ -147,6 +147,25 @@ def test_a_callback_sees_every_step(device: Any) -> None:
     assert found.status.item() == int(co.Status.SUCCESS)
 
 
+def test_a_sparing_callback_sees_what_a_device_is_looked_at_for_anyway(device: Any) -> None:
+    class Sparing:
+        is_sparing = True
+
+        def __init__(self) -> None:
+            self.seen: list[int] = []
+
+        def __call__(self, progress: Any) -> bool:
+            self.seen.append(progress.iteration)
+            return bool(progress.residual < 1e-3)
+
+    callback = Sparing()
+    found = run(device.xp, co.CG(), diagonal(), watch=Monitor(callback=callback))
+    assert device.recorder.replays > 0
+    assert all(made % LOOK_EVERY == 1 for made in callback.seen)
+    assert found.status.item() == int(co.Status.STOPPED)
+    assert found.residual.item() < 1.1e-3
+
+
 def test_what_torch_does_not_record() -> None:
     """The watch itself, on the host, where it is told that all is well."""
     from colinear.backends.torch.graphs import _Watch

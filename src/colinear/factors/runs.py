@@ -107,7 +107,9 @@ def may_refine(inverse: Any, B: Array, tol: float, outcome: Outcome) -> bool:
     wide = xp.dtype_from("float64")
     if A.is_neutral or A.dtype != B.dtype or not tol >= xp.eps(B.dtype) > xp.eps(wide):
         return False  # in JAX there may be no double precision
-    if method.precision or method.least_squares or method.needs_terms or method.callback:
+    if method.precision or method.least_squares or method.needs_terms:
+        return False
+    if not Monitor(callback=method.callback).is_sparing:
         return False
     if not (status_of(xp.to_numpy(outcome.status)) == int(Status.STAGNATION)).any():
         return False

@@ -209,7 +209,7 @@ class Solve:
         if R.ndim == 2 and R.shape[-1] == 1 and may_overwrite:
             if not is_unseen:
                 yield Single(xp, R.dtype, *options)
-            elif watch.callback is None and not watch.progress:
+            elif watch.is_sparing:
                 yield (Device if on_device else Vector)(xp, R.dtype, *options)
         if may_overwrite and math.prod(R.shape) >= LARGE_BLOCK_NUMBERS:
             few = R.ndim == 2 and R.shape[-1] <= FEW_COLUMNS

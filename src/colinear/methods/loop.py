@@ -62,6 +62,13 @@ class Monitor(NamedTuple):
         return X[..., 0] if self.vector else X
 
     @property
+    def is_sparing(self) -> bool:
+        """Whether nobody looks on, or only now and then, at residuals: as rarely as a device is
+        looked at anyway."""
+        is_rare = self.callback is None or getattr(self.callback, "is_sparing", False)
+        return is_rare and not self.progress
+
+    @property
     def is_idle(self) -> bool:
         return not (self.record or self.callback is not None or self.progress)
 
@@ -182,7 +189,7 @@ class Loop:
         first, watched, self._every = iteration, not watch.is_idle, ops.every
         made = 0 * state.status  # of one column a number, which is quicker than an array
         replay = None
-        if ops.waits and watch.callback is None and not watch.progress:
+        if ops.waits and watch.is_sparing:
             replay = self._replay = Replay(xp, step, ops)
         while iteration < limit:
             running = state.status == RUNNING
@@ -192,8 +199,12 @@ class Loop:
                 done = iteration - first
                 state, made, sizes = replay.advance(state, made, done, limit - iteration)
                 iteration += len(sizes)
-                if watched and len(self.seen) <= LONGEST_HISTORY:
+                if watch.record and len(self.seen) <= LONGEST_HISTORY:
                     self.seen += [size**0.5 for size in sizes]
+                if watch.callback is not None and ops.looks_after(iteration - first):
+                    progress = Progress(iteration, state.size**0.5, lambda: None)
+                    if stopped := bool(watch.callback(progress)):
+                        break
                 continue
             state = step(ops, state)
             made = made + running

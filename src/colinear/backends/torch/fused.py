@@ -89,7 +89,7 @@ def diagonals_matmul(parts: tuple[Array, ...], offsets: tuple[int, ...], X: Arra
     programs = (-(-Y.numel() // NUMBERS),)
     with torch.cuda.device_of(X):
         _product()[programs](
-            *(Y, X, values, firsts, varies, bits, steps, len(bits), columns, 0),
+            *(Y, X, values, firsts, varies, bits, steps, len(bits), columns, X.numel(), 0),
             D=len(offsets),
             NUMBERS=NUMBERS,
             IS_VECTOR=columns == 1,
@@ -133,7 +133,7 @@ def _product() -> Any:
     # fmt: off
     @triton.jit(do_not_specialize=["start"])
     def multiply(  # type: ignore[no-untyped-def]
-        y, x, values, firsts, varies, bits, offsets, rows, columns, start,
+        y, x, values, firsts, varies, bits, offsets, rows, columns, count, start,
         D: tl.constexpr, NUMBERS: tl.constexpr, IS_VECTOR: tl.constexpr, IS_WIDE: tl.constexpr,
     ):
         # fmt: on
@@ -145,12 +145,13 @@ def _product() -> Any:
         total = tl.zeros((NUMBERS,), dtype=y.dtype.element_ty)
         at = row  # of the entry
         for d in tl.static_range(D):
-            has = ((there >> d) & 1) != 0
-            unlike = has & (tl.load(varies + d) != 0)
+            # what is read does not wait for the bits, which say only what counts
+            unlike = (row < rows) & (tl.load(varies + d) != 0)
             first = tl.load(firsts + d)
             value = tl.load(values + at, mask=unlike, other=first).to(total.dtype)
-            right = tl.load(x + (place + tl.load(offsets + d) * columns), mask=has, other=0.0)
-            total += tl.where(has, value * right, 0.0)
+            other = place + tl.load(offsets + d) * columns
+            right = tl.load(x + other, mask=(other >= 0) & (other < count), other=0.0)
+            total += tl.where(((there >> d) & 1) != 0, value * right, 0.0)
             at += rows
         tl.store(y + place, total, mask=row < rows)
 

@@ -155,19 +155,25 @@ class Patience:
     steps, is asked for when the free steps were not enough. `start`: the residual to begin with.
     """
 
+    is_sparing = True
+
     def __init__(
         self, rivals: Callable[[], dict[str, float]], tol: float, least: int, start: float = 1.0
     ):
         self.rivals, self.tol, self.free = rivals, tol, least
         self.rival, self.most = "", math.inf  # the cheapest, and its cost
         self.start = self.before = start  # the residual at first, and at the last look
+        self.last = 0  # the step of the last look
 
     def __call__(self, progress: Any) -> bool:
-        made = progress.iteration
-        if made + LOOK_EVERY < self.free or made % LOOK_EVERY:
+        made, last = progress.iteration, self.last
+        if made + LOOK_EVERY < self.free:
+            self.last = made
+            return False
+        if made % LOOK_EVERY and made - last <= LOOK_EVERY:  # a device is looked at more rarely
             return False
         worst = float(progress.residual.max())
-        before, self.before = self.before, worst
+        before, self.before, self.last = self.before, worst, made
         if made >= self.free and not self.rival:
             costs = self.rivals()
             self.rival = min(costs, key=costs.__getitem__)
@@ -176,7 +182,7 @@ class Patience:
         if made < self.free or self.most == math.inf or not self.tol < worst < math.inf:
             return False
         left = math.log(worst / self.tol)  # of the fall that is needed
-        rates = math.log(self.start / worst) / made, math.log(before / worst) / LOOK_EVERY
+        rates = math.log(self.start / worst) / made, math.log(before / worst) / (made - last)
         coming = left / (QUICKENING * max(*rates, 1e-9))
         # Near the end it goes on, unless a factorisation, which is more accurate, costs the same.
         is_near = self.rival == "AMG" and coming <= self.most / 2
