@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-SECONDS = 300  # after which the processes are ended
+SECONDS = 600  # after which the processes are ended; they take some 30 of an idle processor
 SCRIPT = Path(__file__).parent / "process_cases.py"
 
 
