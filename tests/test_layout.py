@@ -18,8 +18,9 @@ LONGEST_FILE = 500  # lines
 LARGEST_FOLDER = 40  # files
 # 190, the three of signals/ (an optional package outside the core), meshes, and the two of methods
 # from outside: the inverse that they apply, and the judgement of their eigenpairs and triplets; and
-# the streams of what is not in memory; three of distributed/ for PETSc and SLEPc (outside the core)
-FILES = 200
+# the streams of what is not in memory; which of them may be copied;
+# three of distributed/ for PETSc and SLEPc (outside the core)
+FILES = 201
 
 # A package may import those named beside it, and itself.
 BASE = {"errors", "info", "status", "properties", "dispatch", "backends", "rates"}

@@ -32,12 +32,10 @@ from ..operators.tree import inside_out
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
 from ..rates import share_of_memory
 from ..status import Status, failed, first_failure, is_finite, is_unseen, state, take_for_granted
+from .stored import LARGEST_SHARE, SURELY_STORED, check_copy
 
 # Arrays as the functions see them: as matrices, in which precision, and whether their values can
 # be looked at.
-
-
-LARGEST_SHARE = 1 / 2  # of the memory, for a matrix that a function needs and nobody asked for
 
 
 def identity_like(A: LinearOperator, n: int | None = None) -> LinearOperator:
@@ -95,30 +93,12 @@ def dense(A: LinearOperator) -> Array:
     return xp.staged(matrix) if xp.is_functional else matrix
 
 
-SURELY_STORED = 2**24  # bytes of a matrix that are copied whatever else is in memory
-
-
 def is_stored(A: LinearOperator) -> bool:
     """Whether the matrix is there, and memory allows the copy that a factorisation makes."""
     if not isinstance(A, Dense):
         return False
     size = math.prod(A.shape) * getattr(A.dtype, "itemsize", 8)
     return size <= SURELY_STORED or size <= share_of_memory(A, LARGEST_SHARE, math.inf)
-
-
-def check_copy(A: LinearOperator, size: float) -> None:
-    """Raise an error if A is a matrix that is there, in memory or in a file, and too large to be
-    copied."""
-    if A._is_out_of_core or isinstance(A, Dense):
-        where = "is in memory, with no room for another"
-        if A._is_out_of_core:
-            where = "is not in memory: it lies in a file, or comes a chunk at a time"
-        m, n = A.shape[-2:]
-        raise TooLargeError(
-            f"A is {m}x{n} and {where}. No rule or iteration computes this of it without a copy of "
-            f"{size / 2**30:.3g} GiB. Ask for less (k= in eig and svd, solve instead of inv), name "
-            "an iterative method, or make the copy: Dense(np.array(x))."
-        )
 
 
 def to_result_dtype(xp: Any, x: Array, dtype: Any) -> Array:
