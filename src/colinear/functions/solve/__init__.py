@@ -16,7 +16,7 @@ from ...factors.inverse import Implicit, Inverse
 from ...factors.iterated import Attempts, Iterated
 from ...factors.runs import multiplies_by_iteration
 from ...info import Info, is_detailed, recording, report, reported, total
-from ...methods import Method
+from ...methods import Auto, Method
 from ...methods.base import AUTO
 from ...operators import Dense, LinearOperator, MatrixFree, Scaled, Sparse
 from ...operators.context import broadcast_batches
@@ -107,8 +107,9 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
     found = inv.find(A, (method,))
     if found.is_base and method is None and is_factored_at_once(A, system.B):
         return Choice(lambda: _at_once(system, found), "LU")
+    is_free = method is None or isinstance(method, Auto)
     is_formed = isinstance(A, Dense) and is_stored(A)
-    trial = None if is_formed else _trial(system, found)
+    trial = _trial(system, found) if is_free and not is_formed else None
     if trial is not None:
         work, most = trial
         return attempt(A, work, most, lambda: _by_trial(system, found, most, work), lambda: b)
@@ -366,8 +367,6 @@ def _trial(s: System, found: Rule) -> tuple[Callable[[], Cost], int | None] | No
     """The work of a factorisation, if it is asked for, and how many products are tried before it
     (None: any number); None if none are."""
     A = s.A
-    if not is_automatic(s.method):
-        return None
     if found.is_base and not A.properties & UNITARY:
         work = partial(dense_work, A)
     elif found.direct and isinstance(A, Sparse) and as_sum_of_lines(A) is None:
