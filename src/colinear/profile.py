@@ -231,16 +231,13 @@ def profile(f: Callable[..., Any] | None = None, /, *arguments: Any, **keywords:
 def finished(result: Any) -> Any:
     """The result, once a device has computed its arrays."""
     for xp in backends.loaded():
-        if xp.name != "numpy":
-            xp.tree_map(_waited, result)
+        xp.tree_map(_waited, result)
     return result
 
 
 def _waited(x: Any) -> Any:
     xp = backends.namespace_of(x)
-    if xp is not None and xp.name != "numpy" and not xp.is_traced(x):
-        xp.synchronize(x)
-    return x
+    return x if xp is None or xp.is_traced(x) else xp.synchronize(x)
 
 
 # --------------------------------------------------------------------------------------------------
