@@ -23,12 +23,13 @@ from .resolution import Rule
 # (`backends/jax/control.py`), and meshes of torch (`backends/torch/mesh.py`).
 
 
-modes: list[Any] = []  # the frameworks in use that have such modes
+# the frameworks in use that have such modes, each with the module without which it is in none
+modes: list[tuple[Any, str]] = []
 
 
 def _watch(xp: Any) -> None:
     if hasattr(xp, "is_strict"):
-        modes.append(xp)
+        modes.append((xp, xp.MODES_BEGIN_WITH))
 
 
 backends.on_load(_watch)
@@ -39,12 +40,15 @@ def are_strict(A: Any = None) -> bool:
     brings along. (torch.compile, which would trace the question, has none.)"""
     if not modes or (signatures.is_compiling is not None and signatures.is_compiling()):
         return False
-    return any(xp.is_strict(A) for xp in modes)
+    for xp, module in modes:
+        if module in sys.modules and xp.is_strict(A):
+            return True
+    return False
 
 
 def ordinary(f: Callable, *arguments: Any) -> Any:
     """`f(*arguments)` in the ordinary modes, and in that of the mesh of the first argument."""
-    return next(xp for xp in modes if xp.is_strict(*arguments[:1])).enter(f, *arguments)
+    return next(xp for xp, _ in modes if xp.is_strict(*arguments[:1])).enter(f, *arguments)
 
 
 LENDERS = frozenset({"jax", "torch"})  # the frameworks whose arrays NumPy may compute with

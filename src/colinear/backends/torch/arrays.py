@@ -342,7 +342,7 @@ HOSTS = frozenset({"cpu"})  # the devices of which a look at values waits for no
 def is_on_device(x: Any) -> builtins.bool:
     """Whether x is on a device, for which a look at its values must wait, or on a mesh."""
     # quicker than the name of its device
-    return not (x.is_cpu and "cpu" in HOSTS) or is_spread(x)
+    return not (x.is_cpu and "cpu" in HOSTS) or (type(x) is not torch.Tensor and is_spread(x))
 
 
 def fetch(arrays: Any) -> list[np.ndarray]:

@@ -33,11 +33,12 @@ if torch.distributed.is_available():
 else:
     MESHES = ()
 CUTS_EVENLY = True  # whether `shard` cuts only what the devices divide; DTensor itself need not
+MODES_BEGIN_WITH = "torch.distributed.tensor"  # the module without which nothing is spread
 
 
 def _tensors() -> Any:
     """torch's module of spread tensors; None as long as nobody has imported it."""
-    return sys.modules.get("torch.distributed.tensor")
+    return sys.modules.get(MODES_BEGIN_WITH)
 
 
 def is_spread(x: Any) -> bool:
@@ -54,7 +55,8 @@ def is_mesh(place: Any) -> bool:
 
 def place_of(x: Any) -> Any:
     """The mesh of a spread tensor, the device of another."""
-    return x.device_mesh if is_spread(x) else x.device
+    # plain tensors are told from others without a call
+    return x.device if type(x) is torch.Tensor or not is_spread(x) else x.device_mesh
 
 
 def device_in(place: Any) -> torch.device:
