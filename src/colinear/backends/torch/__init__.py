@@ -5,7 +5,6 @@ from .arrays import *
 from .control import *
 from .derivatives import *
 from .linalg import *
-from .mesh import enter, is_strict
 from .processes import all_reduce, for_processes, from_processes, process_group
 from .programs import *
 from .sparse import *

@@ -26,6 +26,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .. import modes
+
 if torch.distributed.is_available():
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -54,7 +56,11 @@ def is_mesh(place: Any) -> bool:
 
 def place_of(x: Any) -> Any:
     """The mesh of a spread tensor, the device of another."""
-    return x.device_mesh if is_spread(x) else x.device
+    if type(x) is torch.Tensor or not is_spread(x):
+        return x.device
+    if (here := sys.modules[__name__]) not in modes:
+        modes.append(here)  # from now on calls ask `is_strict`
+    return x.device_mesh
 
 
 def device_in(place: Any) -> torch.device:
