@@ -63,7 +63,7 @@ SENT = {
     "low_rank product": (1, 0),
     "low_rank cg": (3, 0),
     "kronecker product": (0, 2),
-    "kronecker cg": (2, 3),
+    "kronecker cg": (2, 2),
     "gram product": (1, 1),
     "gram cg": (3, 1),
 }

@@ -66,6 +66,9 @@ _FRAMEWORK_OF_MESH = {"Mesh": "jax", "AbstractMesh": "jax", "DeviceMesh": "torch
 
 _loaded: dict[str, ModuleType] = {}
 _callbacks: list[Callable[[ModuleType], Any]] = []
+# Modules with `is_strict(A)` and `enter(f, A, ...)`: whether a call on A needs a mode of a framework
+# or must leave one, and that call. torch's is here as soon as a tensor on a mesh was seen.
+modes: list[Any] = []
 # By type. Python's own are there from the start: looking one up is then a dictionary access that
 # torch.compile can trace.
 _namespaces: dict[type, ModuleType | None] = dict.fromkeys(
@@ -109,6 +112,8 @@ def _load(name: str) -> ModuleType:
         if name == "torch":
             clock.watch_compiler(module.is_compiling)
         _loaded[name] = module
+        if hasattr(module, "is_strict"):
+            modes.append(module)
         _namespaces.update(dict.fromkeys(module.array_types, module))
         for callback in list(_callbacks):
             callback(module)

@@ -121,17 +121,6 @@ def common(*arrays: Array) -> Any:
     return arrays
 
 
-def by_name(create: Callable, dtype_from: Callable) -> Callable:
-    """A function that makes arrays, of a dtype that may be given by its name."""
-
-    @functools.wraps(create)
-    def created(*arguments: Any, dtype: Any = None, device: Any = None) -> Array:
-        dtype = None if dtype is None else dtype_from(dtype)
-        return create(*arguments, dtype=dtype, device=device)
-
-    return created
-
-
 # LAPACK, matrix by matrix.
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 from .. import backends
+from ..backends import modes
 from ..errors import ConvergenceError, ConvergenceWarning, MethodError
 from ..info import Info, state
 from ..status import Pending, Status, Test, Told, ask, explanation, read_status, unread_statuses
@@ -23,32 +24,20 @@ from .resolution import Rule
 # (`backends/jax/control.py`), and meshes of torch (`backends/torch/mesh.py`).
 
 
-# the frameworks in use that have such modes, each with the module without which it is in none
-modes: list[tuple[Any, str]] = []
-
-
-def _watch(xp: Any) -> None:
-    if hasattr(xp, "is_strict"):
-        modes.append((xp, xp.MODES_BEGIN_WITH))
-
-
-backends.on_load(_watch)
-
-
 def are_strict(A: Any = None) -> bool:
     """Whether our formulas must not run in the modes that are set, or that an operator or array
     brings along. (torch.compile, which would trace the question, has none.)"""
     if not modes or (signatures.is_compiling is not None and signatures.is_compiling()):
         return False
-    for xp, module in modes:
-        if module in sys.modules and xp.is_strict(A):
+    for each in modes:
+        if each.is_strict(A):
             return True
     return False
 
 
 def ordinary(f: Callable, *arguments: Any) -> Any:
     """`f(*arguments)` in the ordinary modes, and in that of the mesh of the first argument."""
-    return next(xp for xp, _ in modes if xp.is_strict(*arguments[:1])).enter(f, *arguments)
+    return next(each for each in modes if each.is_strict(*arguments[:1])).enter(f, *arguments)
 
 
 LENDERS = frozenset({"jax", "torch"})  # the frameworks whose arrays NumPy may compute with

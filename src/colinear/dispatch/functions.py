@@ -95,6 +95,8 @@ class Function:
             raise not_a_method(self.name, method)
         if not hasattr(type(A), "_is_root"):
             A = _converter(A)
+            if calls.modes:  # which may ask more of an operator than of an array
+                return self._call(A, arguments, info, on_failure)
         if self.lends and A._context.backend in calls.LENDERS:
             result = _by_numpy(self._call, A, arguments, info, on_failure)
             if result is not NotImplemented:

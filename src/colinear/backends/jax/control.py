@@ -283,9 +283,6 @@ class Hoisted:
 # come long after.
 
 
-MODES_BEGIN_WITH = "jax"  # a strict mode can be set as soon as there is JAX
-
-
 def is_strict(A: Any = None) -> bool:
     """Whether one of JAX's strict modes is on, or A lies on a mesh with explicit axes."""
     if hasattr(A, "_context"):

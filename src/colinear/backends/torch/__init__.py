@@ -7,7 +7,6 @@ from .derivatives import *
 from .fused import *
 from .graphs import *
 from .linalg import *
-from .mesh import MODES_BEGIN_WITH, enter, is_strict
 from .processes import all_reduce, for_processes, from_processes, process_group
 from .programs import *
 from .radial import radial_product

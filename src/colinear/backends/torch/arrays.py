@@ -14,9 +14,9 @@ from torch import bfloat16, bool, complex64, complex128, float16, float32, float
 from torch._C import _functorch
 from torch.autograd import forward_ad
 
-from ..shared import LENT_DTYPES, by_name, fold_in
+from ..shared import LENT_DTYPES, fold_in
 from ..shared import itself as staged  # what is computed from values can be seen too
-from .mesh import device_in, gather_whole, is_mesh, is_spread, moved, placed
+from .mesh import MESHES, device_in, gather_whole, is_mesh, is_spread, moved, placed
 from .mesh import place_of as device_of
 
 name = "torch"
@@ -159,11 +159,12 @@ def astype(x: Any, dtype: Any) -> torch.Tensor:
 
 
 def _placed(create: Callable) -> Callable:
-    """A function that makes tensors, on a device or on a mesh."""
+    """A function that makes tensors, of a dtype or its name, on a device or on a mesh."""
 
     @functools.wraps(create)
     def created(*arguments: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
-        if not is_mesh(device):
+        dtype = None if dtype is None else dtype_from(dtype)
+        if not isinstance(device, MESHES):
             return create(*arguments, dtype=dtype, device=device)
         return placed(create(*arguments, dtype=dtype, device=device_in(device)), device)
 
@@ -171,8 +172,7 @@ def _placed(create: Callable) -> Callable:
 
 
 zeros, ones, eye, arange = (
-    by_name(_placed(create), dtype_from)
-    for create in (torch.zeros, torch.ones, torch.eye, torch.arange)
+    _placed(create) for create in (torch.zeros, torch.ones, torch.eye, torch.arange)
 )
 
 
@@ -180,8 +180,8 @@ zeros, ones, eye, arange = (
 def full(shape: Any, value: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
     shape = (shape,) if isinstance(shape, int) else shape
     if isinstance(value, torch.Tensor):
-        return value.to(dtype=dtype and dtype_from(dtype), device=device).expand(shape).clone()
-    return torch.full(shape, value, dtype=dtype and dtype_from(dtype), device=device)
+        return value.to(dtype=dtype, device=device).expand(shape).clone()
+    return torch.full(shape, value, dtype=dtype, device=device)
 
 
 def is_beside(x: Any, context: Any) -> builtins.bool:
@@ -239,7 +239,7 @@ def may_lend(context: Any) -> builtins.bool:
     done."""
     return not (
         context.dtype not in HOST_DTYPES
-        or is_mesh(context.device)
+        or isinstance(context.device, MESHES)
         or torch._C._len_torch_dispatch_stack()
         or torch._C._len_torch_function_stack()
         or _functorch.peek_interpreter_stack() is not None

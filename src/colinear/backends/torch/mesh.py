@@ -26,6 +26,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .. import modes
+
 if torch.distributed.is_available():
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -33,12 +35,11 @@ if torch.distributed.is_available():
 else:
     MESHES = ()
 CUTS_EVENLY = True  # whether `shard` cuts only what the devices divide; DTensor itself need not
-MODES_BEGIN_WITH = "torch.distributed.tensor"  # the module without which nothing is spread
 
 
 def _tensors() -> Any:
     """torch's module of spread tensors; None as long as nobody has imported it."""
-    return sys.modules.get(MODES_BEGIN_WITH)
+    return sys.modules.get("torch.distributed.tensor")
 
 
 def is_spread(x: Any) -> bool:
@@ -55,8 +56,11 @@ def is_mesh(place: Any) -> bool:
 
 def place_of(x: Any) -> Any:
     """The mesh of a spread tensor, the device of another."""
-    # plain tensors are told from others without a call
-    return x.device if type(x) is torch.Tensor or not is_spread(x) else x.device_mesh
+    if type(x) is torch.Tensor or not is_spread(x):
+        return x.device
+    if (here := sys.modules[__name__]) not in modes:
+        modes.append(here)  # from now on calls ask `is_strict`
+    return x.device_mesh
 
 
 def device_in(place: Any) -> torch.device:
