@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import threading
 
 import numpy as np
 import pytest
@@ -205,3 +206,14 @@ def test_an_empty_block_has_a_total():
     with co.profile() as p:
         pass
     assert p.rows == [] and str(p).startswith("total ")
+
+
+def test_each_thread_has_its_own_clock():
+    A, b = definite(n=20)
+    found = []
+    with co.profile() as p:
+        thread = threading.Thread(target=lambda: found.append(co.solve(A, b, info=True)[1]))
+        thread.start()
+        thread.join()
+    assert found[0].times["factorisation"] > 0
+    assert not p.rows
