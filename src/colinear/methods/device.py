@@ -67,7 +67,7 @@ class Device(Single):
         self, a: Any, p: Array, q: Array, x: Array, r: Array, on: Any
     ) -> tuple[Array, Array, Any]:
         found = self.xp.descend(a, p, q, x, r)
-        return Columns.descend(self, a, p, q, x, r, on) if found is None else found  # type: ignore[arg-type]
+        return super().descend(a, p, q, x, r, on) if found is None else found
 
     def positive(self, code: int, a: Any, blame: tuple[int, int]) -> int:
         before = self.carried.get(blame)

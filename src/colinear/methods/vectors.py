@@ -233,8 +233,10 @@ class Columns:
         self, a: Any, p: Array, q: Array, x: Array, r: Array, on: Any
     ) -> tuple[Array, Array, Any]:
         """x + a p and its residual r - a q, where q = A p, and |r - a q|^2."""
-        x, r = self.axpy(a, p, x, on), self.axpy(-a, q, r, on)
-        return x, r, self.dot(r, r)
+        r = self.axpy(-a, q, r, on)
+        # as `dot` has it: a call less, of which a traced step makes many
+        inner = self._inner(r, r) if self._inner else self.xp.vecdot(r, r, axis=self._axis)
+        return self.axpy(a, p, x, on), r, self.xp.real(inner)
 
     def xpby(self, x: Array, b: Any, y: Array) -> Array:
         """x + b y, written over y."""
@@ -335,7 +337,6 @@ class Single:
         return state.x[:, None] if self._block is None else self._block
 
     code, take = Columns.code, Columns.take
-    descend: Any = Columns.descend
 
     def norm(self, x: Array) -> float:
         return math.sqrt(self.dot(x, x))
@@ -362,6 +363,12 @@ class Single:
 
     def axpy(self, a: Any, x: Array, y: Array, on: bool = True) -> Array:
         return self._axpy(a, x, y) if on else y
+
+    def descend(
+        self, a: Any, p: Array, q: Array, x: Array, r: Array, on: Any
+    ) -> tuple[Array, Array, Any]:
+        r = self.axpy(-a, q, r, on)
+        return self.axpy(a, p, x, on), r, self.dot(r, r)
 
     def scale(self, a: Any, x: Array) -> Array:
         x *= a

@@ -13,7 +13,7 @@ from ..errors import BackendError, DtypeError, ShapeError
 from .banded import scatter_dense
 from .base import LinearOperator
 from .context import as_array, check_dtype, kind_of
-from .fused import FusedDiagonals, is_fused
+from .fused import FEWEST_ROWS, FusedDiagonals, is_fused
 from .tree import MOST_DIAGONALS, Index, Shape, conjugate_leaves, memo, on_host
 
 LOOKED_AT = 4096  # entries, which show that most matrices have more diagonals
@@ -237,7 +237,9 @@ class Sparse(LinearOperator, init=False):
         """The diagonals laid out for an iteration, where the device multiplies by them in one
         pass."""
         data, structure = self.data, self.structure
-        if is_planned or data.ndim > 1 or not is_fused(self, data, structure.shape[0]):
+        if is_planned or data.ndim > 1 or structure.shape[0] < FEWEST_ROWS:
+            return self
+        if not is_fused(self, data, structure.shape[0]):
             return self
         if (found := structure.diagonals) is None:
             return self
