@@ -249,8 +249,8 @@ def is_by_product(X: Any) -> bool:
 
 def _product(fused: Fused, points: Points, V: Any, shape: tuple) -> Any:
     (d, m), n, width = points.x.shape, points.y.shape[1], V.shape[1]
-    tile = tile_of_product(d, width, V.dtype is float64)
-    launch = _Launch(fused, points, width, shape, tile)
+    double = V.dtype is float64
+    launch = _Launch(fused, points, width, shape, tile_of_product(d, width, double))
     padded = launch.options["WIDTH"]
     out, v_parts = V.new_empty(launch.shares, m, width), V
     if padded > 1:
@@ -266,6 +266,7 @@ def _product(fused: Fused, points: Points, V: Any, shape: tuple) -> Any:
         launch(
             "product", points[:4], V.contiguous(), launch.parameters, *points[4:7], v_parts, out,
             m, n, width, PROFILE=fused.programs.value, GUARDED=guard,
+            **tile_of_product(d, width, double, bool(guard)).options,
         )  # fmt: skip
     return out[0] if launch.shares == 1 else out.sum(0)
 
@@ -350,10 +351,7 @@ class _Launch:
             "WIDTH": 1 if width == 1 else power_of_two(width),
             "BY_PRODUCT": is_by_product(x.mT),
             "PRECISION": fused.precision,
-            "ROWS": tile.rows,
-            "COLUMNS": tile.columns,
-            "num_warps": tile.warps,
-            "num_stages": tile.stages,
+            **tile.options,
         }
 
     def __call__(self, name: str, points: tuple, *arguments: Any, **options: Any) -> None:
@@ -364,7 +362,7 @@ class _Launch:
             else contextlib.nullcontext()
         ):
             getattr(kernels, name)[self.grid](
-                *points, *arguments, self.share, **self.options, **options
+                *points, *arguments, self.share, **{**self.options, **options}
             )
 
 
@@ -382,13 +380,21 @@ class Tile(NamedTuple):
     warps: int
     stages: int
 
+    @property
+    def options(self) -> dict[str, int]:
+        """As the programs are told."""
+        rows, columns, warps, stages = self
+        return {"ROWS": rows, "COLUMNS": columns, "num_warps": warps, "num_stages": stages}
 
-def tile_of_product(d: int, width: int, double: bool) -> Tile:
+
+def tile_of_product(d: int, width: int, double: bool, guarded: bool = False) -> Tile:
+    """All tiles of one d have as many rows, guarded or not. A guarded program holds the differences
+    too, and so takes fewer columns; wide V with many coordinates fill the shared memory once."""
     if double:
         return Tile(64, 32, 4, 2)
     if d > 64:
-        return Tile(128, 32, 8, 2)
-    return Tile(64, 128, 4, 2) if width == 1 else Tile(64, 64, 4, 3)
+        return Tile(128, 32, 8, 2 if width <= 32 else 1)
+    return Tile(64, 128, 4, 2) if width == 1 and not guarded else Tile(64, 64, 4, 3)
 
 
 def tile_of_slopes(d: int, double: bool) -> Tile:
