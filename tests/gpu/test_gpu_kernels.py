@@ -93,7 +93,7 @@ def test_neighbours_far_from_the_origin_are_told_apart():
         )
         error = (found - expected @ V.double()).norm() / (expected @ V.double()).norm()
         assert (
-            float(error) < 2e-2
+            float(error.detach()) < 2e-2
         )  # the points themselves are rounded to 1e-5, their distance is 4e-3
 
 
@@ -122,10 +122,10 @@ def test_other_kernels_go_by_blocks_as_large_as_the_device_allows():
     def linear(X, Y):
         return X @ Y.mT
 
-    K = co.Kernel(linear, normal(5000, 10))
-    assert K.how.startswith("by blocks of 5000 rows")
+    K = co.Kernel(linear, normal(4000, 10))
+    assert K.how == "by blocks of 4000 rows, in 2048 MiB"
     torch.testing.assert_close(
-        K @ torch.ones(5000, device=CUDA), (K.X @ K.X.sum(0)), rtol=1e-3, atol=1e-1
+        K @ torch.ones(4000, device=CUDA), (K.X @ K.X.sum(0)), rtol=1e-3, atol=1e-1
     )
 
 
