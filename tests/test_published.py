@@ -50,7 +50,8 @@ def test_the_long_description_leads_nowhere_that_does_not_exist(hook: dict) -> N
 
 def test_all_brings_every_extra_of_a_user() -> None:
     extras = PROJECT["optional-dependencies"]
-    of_users = set(extras) - {"all", "demo", "test", "docs", "bench"}
+    # PETSc is left out: pip builds it from source, with MPI
+    of_users = set(extras) - {"all", "demo", "test", "docs", "bench", "petsc"}
     (everything,) = extras["all"]
     assert set(re.findall(r"[\w-]+", everything.partition("[")[2])) == of_users
 

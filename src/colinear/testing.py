@@ -313,11 +313,13 @@ class Count:
 def _is_nested() -> bool:
     """Whether the product that is being told of happens inside another one. There is no end to
     be told of, so the call stack is asked."""
-    inside, frame = 0, sys._getframe(1)
-    while frame is not None and inside < 2:
-        inside += frame.f_code is LinearOperator.__matmul__.__code__
-        frame = frame.f_back  # type: ignore[assignment]
-    return inside >= 2
+    inside: set[int] = set()  # operators: a clock makes a product of one again, in its own time
+    frame: Any = sys._getframe(1)
+    while frame is not None and len(inside) < 2:
+        if frame.f_code is LinearOperator.__matmul__.__code__:
+            inside.add(id(frame.f_locals["self"]))
+        frame = frame.f_back
+    return len(inside) >= 2
 
 
 @contextmanager

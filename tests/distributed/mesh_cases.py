@@ -267,7 +267,7 @@ def limits(put):
     plan = lambda f: co.explain(f, A).rules[-1]
     found["fits"] = [plan(co.solve), plan(co.logdet)]
     with (
-        unittest.mock.patch("colinear.operators.dense.memory_to_form", lambda A: 8 * N),
+        unittest.mock.patch("colinear.functions.common.memory_to_form", lambda A: 8 * N),
         unittest.mock.patch("colinear.functions.solve.cost.memory_to_form", lambda A: 8 * N),
         warnings.catch_warnings(),
     ):

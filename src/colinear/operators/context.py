@@ -108,7 +108,7 @@ def of_array(cls: type, name: str, x: Array, shape: Shape, **others: Any) -> Any
     elif (xp := namespace_of(x)).is_functional or xp.is_compiling():
         return self
     else:
-        key = (cls, x.dtype, xp.device_of(x))
+        key = (cls, x.dtype, getattr(x, "device_mesh", x.device))
     known = signatures.MEMOS.get(key)
     if known is None:
         known = {each: getattr(self, each) for each in _REMEMBERED}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, adjoint, inner_products, mesh_module, namespace_of
+from ..backends import Array, adjoint, inner_products, mesh_module
 from ..errors import DtypeError
 from .base import LinearOperator
 from .context import as_array, kind_of, of_array
@@ -38,7 +38,7 @@ class Dense(LinearOperator, init=False):
     A: Array
 
     def __new__(cls, A: Any) -> Dense:
-        if namespace_of(A) is None and is_lazy(A):
+        if hasattr(A, "chunks") and is_lazy(A):
             return streamed(A, "Dense")  # type: ignore[return-value]
         return of_array(cls, "A", A := as_array(A, "Dense", min_ndim=2), tuple(A.shape))
 
