@@ -266,7 +266,13 @@ def _run(
         forms, rest = _quadratic_forms(xp, solved, count, traced)
     good = xp.logical_and(xp.isfinite(forms), solved.status[..., count:] < int(Status.BREAKDOWN))
     X, Y = solved.X[..., :count], solved.X[..., count:]
-    return Block(R, X, Y, forms, good, rest, solved.status, solved.steps, solved.residual)
+    # What rounding leaves is good enough for the random vectors; an answer meets the tolerance or
+    # says that it does not.
+    own, residual = solved.status[..., :count], solved.residual
+    is_rough = (own == int(Status.SUCCESS)) & (residual[..., :count] > tol)
+    own = xp.where(is_rough, int(Status.STAGNATION), own)
+    status = xp.concat([own, solved.status[..., count:]], axis=-1)
+    return Block(R, X, Y, forms, good, rest, status, solved.steps, residual)
 
 
 def _averaged(xp: Any, blocks: list[Block]) -> tuple[Array, Array]:
