@@ -166,7 +166,7 @@ def test_batches_of_operators() -> None:
     assert (abs(value - np.linalg.slogdet(A.A)[1]) <= 4 * info.error).all()
 
 
-def test_solutions_in_single_precision_are_refined_to_what_rounding_allows() -> None:
+def test_solutions_in_single_precision_are_refined_and_judged_by_the_tolerance() -> None:
     n = 400
     Q, _ = np.linalg.qr(np.random.default_rng(1).standard_normal((n, n)))
     M = (Q * np.geomspace(0.05, 3000, n)) @ Q.T
@@ -174,9 +174,10 @@ def test_solutions_in_single_precision_are_refined_to_what_rounding_allows() -> 
     A = co.opaque(co.PD(co.Dense(M.astype(np.float32))))
     b = np.random.default_rng(2).standard_normal(n).astype(np.float32)
     (x, logarithm), info = co.solve_and_logdet(A, b, co.SLQ(20, max_iters=4000), info=True)
-    assert info.status is co.Status.SUCCESS
+    tol = np.finfo(np.float32).eps ** 0.5
     residual = np.linalg.norm(b - M @ x) / np.linalg.norm(b)
-    assert residual <= 10 * np.finfo(np.float32).eps ** 0.5
+    assert residual <= 10 * tol
+    assert info.status is (co.Status.SUCCESS if residual <= tol else co.Status.STAGNATION)
     assert abs(logarithm - np.linalg.slogdet(M)[1]) <= 5 * info.error + 1
 
 
