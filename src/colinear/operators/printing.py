@@ -43,7 +43,7 @@ def _memory(A: LinearOperator) -> str:
     """What its arrays take, in grey; nothing where they are placeholders without a shape."""
     try:
         return f' <span style="opacity: 0.6">{memory_text(A.nbytes)}</span>'
-    except Exception:
+    except (AttributeError, TypeError):
         return ""
 
 
