@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,26 +14,16 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ["COLINEAR_RATES"] = "builtin"  # so that every machine decides alike
 os.environ.setdefault("JAX_ENABLE_X64", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Compiling takes longer than running what was compiled.
-XLA_FLAGS = "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0"
-# The older code generator takes half the time. Not every release of JAX knows these flags.
-QUICKER = " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+sys.path.insert(0, str(Path(__file__).parent))  # for tests/support
 
+from support.compiling import set_flags, share_contexts
 
-def takes_flags(flags: str) -> bool:
-    """Whether the JAX that is installed starts with these flags: it dies of one it does not know."""
-    start = [sys.executable, "-c", "import jax; jax.devices()"]
-    environment = {**os.environ, "XLA_FLAGS": flags}
-    return subprocess.run(start, env=environment, capture_output=True).returncode == 0
-
-
-if "XLA_FLAGS" not in os.environ:  # the processes of xdist inherit it
-    os.environ["XLA_FLAGS"] = XLA_FLAGS + QUICKER * takes_flags(XLA_FLAGS + QUICKER)
+set_flags()  # the processes of xdist inherit them
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # for tests/support
+MOST_MEMORY = 4e9  # bytes of a process, from which what JAX has compiled is dropped
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,12 +38,26 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("colinear")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests of a file run in one process, since they share what JAX compiles."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     """Every test starts from the same numbers, whatever ran before it."""
     np.random.seed(0)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _compiled_quickly() -> None:
+    """JAX shares what it can between its programs, from the first test on that finds it imported."""
+    share_contexts()
 
 
 @pytest.fixture(autouse=True)
@@ -74,10 +77,19 @@ def _small_toeplitz_matrices_by_rule(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _memory() -> Iterator[None]:
-    """What JAX compiled for one module is of no use to the next, and is gigabytes."""
+    """What JAX compiled for one module is kept for the next, until it is gigabytes."""
     yield
-    if "jax" in sys.modules:
+    if "jax" in sys.modules and resident_bytes() > MOST_MEMORY:
         sys.modules["jax"].clear_caches()
+
+
+def resident_bytes() -> float:
+    """The memory of this process; infinite where Linux does not tell it."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return float("inf")
+    return pages * os.sysconf("SC_PAGESIZE")
 
 
 @pytest.fixture

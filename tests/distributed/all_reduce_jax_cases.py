@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from support.compiling import share_contexts
 
 import colinear as co
 from colinear.distributed import AllReduce
@@ -82,5 +83,6 @@ def main(calls):
 
 
 if __name__ == "__main__":
+    share_contexts()
     jax.config.update("jax_enable_x64", True)
     main(sys.argv[1:] or list(CALLS))

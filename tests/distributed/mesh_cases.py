@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
+from support.compiling import share_contexts
 
 import colinear as co
 from colinear.backends.jax.mesh import place_on_mesh
@@ -331,5 +332,6 @@ def main():
 
 
 if __name__ == "__main__":
+    share_contexts()
     jax.config.update("jax_enable_x64", True)
     main()

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
+from support.compiling import share_contexts
 
 import colinear as co
 from colinear.distributed import gather, load_rows, shard
@@ -103,4 +104,5 @@ def main(process, port, folder):
 
 
 if __name__ == "__main__":
+    share_contexts()
     main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.processes import SECONDS, SOURCE, run_processes
+from support.compiling import environment_of_devices
+from support.processes import SECONDS, run_processes
 
 import colinear as co
 
@@ -75,17 +76,10 @@ def test_answers_and_gradients_on_two_devices_of_jax_are_those_of_one():
     if not hasattr(jax, "shard_map"):
         pytest.skip("this JAX has no jax.shard_map")
     calls = () if os.environ.get("COLINEAR_FULL") else ("product", "cg")
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-        "NPROC": "16",  # with fewer threads XLA's collectives may wait for each other for ever
-        "PYTHONPATH": str(SOURCE),
-    }
     script = SCRIPT.with_name("all_reduce_jax_cases.py")
     done = subprocess.run(
         [sys.executable, script, *calls],
-        env=environment,
+        env=environment_of_devices(2),
         capture_output=True,
         text=True,
         timeout=SECONDS,

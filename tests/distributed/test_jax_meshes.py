@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.compiling import environment_of_devices
 
 SECONDS = 1500  # after which the process is ended; it takes some 90 of an idle processor
 SCRIPT = Path(__file__).parent / "mesh_cases.py"
@@ -24,16 +25,9 @@ def answers():
     jax = pytest.importorskip("jax")
     if not hasattr(jax.sharding, "AxisType"):
         pytest.skip("this JAX has no types of axes")
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-        "NPROC": "16",  # with fewer threads XLA's collectives may wait for each other for ever
-        "PYTHONPATH": str(SCRIPT.parents[2] / "src"),
-    }
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning", SCRIPT],
-        env=environment,
+        env=environment_of_devices(4),
         capture_output=True,
         text=True,
         timeout=SECONDS * (8 if FULL else 1),

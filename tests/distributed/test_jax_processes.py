@@ -1,7 +1,6 @@
 """Operators spread over two processes answer as in one; each process reads its own rows of a file."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.compiling import environment_of_devices
 
 SECONDS = 600  # after which the processes are ended; they take some 30 of an idle processor
 SCRIPT = Path(__file__).parent / "process_cases.py"
@@ -24,17 +24,12 @@ def answers(tmp_path_factory):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "NPROC": "16",  # with fewer threads XLA's collectives may wait for each other for ever
-        "PYTHONPATH": str(SCRIPT.parents[2] / "src"),
-    }
-    environment.pop("XLA_FLAGS", None)  # one device in each process
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     runs = [
         subprocess.Popen(
-            [sys.executable, SCRIPT, str(i), str(port), folder], env=environment, **pipes
+            [sys.executable, SCRIPT, str(i), str(port), folder],
+            env=environment_of_devices(1),
+            **pipes,
         )
         for i in range(2)
     ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import textwrap
 
 import numpy as np
 import pytest
+from support.compiling import environment_of_devices
 from support.composed_operators import adjoint
 
 import colinear as co
@@ -247,9 +247,5 @@ def test_several_devices_of_the_host():
         assert abs(co.logdet(A) - jnp.log(24.0)) < 1e-5
         assert "_twin" not in A.__dict__  # it lies on two devices: nothing of it is lent
     """
-    environment = {
-        **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-        "JAX_PLATFORMS": "cpu",
-    }
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, env=environment)
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    subprocess.run(command, check=True, env=environment_of_devices(2))
