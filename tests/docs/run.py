@@ -1,20 +1,33 @@
 """Run the examples of pages and modules: `python tests/docs/run.py docs/quickstart.md colinear.operators.dense`.
 
-A page is one session: its ``python`` blocks run in order and share their names, its ``pycon`` blocks are doctests. All that is
-given runs in one process: give one at a time where rules or operators that it defines would be in the way of another.
+A page is one session: its ``python`` blocks run in order and share their names, its ``pycon`` blocks are doctests. With `--apart`
+each runs in a process of its own, so that no rule or operator of one is in the way of another.
 """
 
 from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
+import json
+import os
 import re
+import signal
 import sys
+import tempfile
 import textwrap
+import traceback
 import types
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.compiling import share_contexts
+
+SECONDS = 300  # that one page or module may take
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 FENCE = re.compile(
@@ -54,17 +67,59 @@ def run_module(name: str) -> int:
     return doctest.testmod(importlib.import_module(name), optionflags=FLAGS).failed
 
 
-def main() -> None:
+def run(targets: list[str]) -> int:
+    """Run pages and modules, with warnings as errors; the number of examples that failed."""
     warnings.simplefilter("error")
     # torch 2.13 uses what it deprecates itself when forward derivatives are first asked for.
     warnings.filterwarnings("ignore", "`torch.jit.script", DeprecationWarning)
-    sys.exit(
-        sum(
-            run_page(Path(target)) if target.endswith(".md") else run_module(target)
-            for target in sys.argv[1:]
-        )
-        > 0
+    return sum(
+        run_page(Path(target)) if target.endswith(".md") else run_module(target)
+        for target in targets
     )
+
+
+def run_apart(targets: list[str]) -> dict[str, str]:
+    """Run each page or module in a fork of this process, which imports the frameworks once; what those print that fail."""
+    for framework in ("torch", "jax"):
+        if importlib.util.find_spec(framework):
+            importlib.import_module(framework)
+    share_contexts()
+    # This process has imported JAX and computed nothing, so it has no threads yet.
+    warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+    failed = {}
+    for target in targets:
+        with tempfile.TemporaryFile("w+") as printed:
+            sys.stdout.flush()
+            child = os.fork()
+            if not child:
+                run_child(target, printed.fileno())
+            if os.waitpid(child, 0)[1]:
+                printed.seek(0)
+                failed[target] = printed.read()
+    return failed
+
+
+def run_child(target: str, output: int) -> NoReturn:
+    """Run one page or module and leave the process."""
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    signal.alarm(SECONDS)
+    code = 1
+    try:
+        code = int(run([target]) > 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    targets = sys.argv[1:]
+    if targets[0] == "--apart":
+        json.dump(run_apart(targets[1:]), sys.stdout)
+    else:
+        sys.exit(run(targets) > 0)
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ if importlib.util.find_spec("triton") is None:  # which comes with torch's build
     MODULES.remove("colinear.backends.torch.radial_kernels")
 
 
-def run(*command: str, cwd: Path = ROOT) -> None:
-    """Run a command with the package on its path, in a process of its own: no rule or operator of an example stays behind."""
+def run(*command: str, cwd: Path = ROOT, seconds: float = 300) -> str:
+    """Run a command with the package on its path, in a process of its own, and return what it prints."""
     environment = os.environ | {
         "PYTHONPATH": str(ROOT / "src"),
         "MPLBACKEND": "Agg",
@@ -45,9 +45,10 @@ def run(*command: str, cwd: Path = ROOT) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=seconds,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
+    return done.stdout
 
 
 def name(path: Path) -> str:
@@ -57,9 +58,20 @@ def name(path: Path) -> str:
 # ------------------------------------------------------------------ examples
 
 
+@pytest.fixture(scope="module")
+def failures() -> dict[str, str] | None:
+    """What the pages print whose examples fail, each run in a fork of one process; None without forks."""
+    if sys.platform != "linux":
+        return None
+    return json.loads(run("tests/docs/run.py", "--apart", *map(str, PAGES), seconds=1800))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_the_examples_of_a_page_run(page: Path) -> None:
-    run("tests/docs/run.py", str(page))
+def test_the_examples_of_a_page_run(page: Path, failures: dict[str, str] | None) -> None:
+    if failures is None:
+        run("tests/docs/run.py", str(page))
+    else:
+        assert str(page) not in failures, failures[str(page)][-6000:]
 
 
 def test_the_examples_of_the_docstrings_run() -> None:
