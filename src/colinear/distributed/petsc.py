@@ -222,7 +222,7 @@ _count = iter(range(10**9))
 
 
 def set_options(petsc: Any, solver: Any, options: Iterable[tuple[str, Any]]) -> None:
-    """Let a solver read these options, under a prefix of its own, and drop them."""
+    """Let a solver read these options, under a prefix of its own."""
     prefix = f"colinear_{next(_count)}_"
     solver.setOptionsPrefix(prefix)
     database = petsc.Options(prefix)
@@ -284,10 +284,13 @@ def matrix_of(petsc: Any, name: str, A: LinearOperator) -> tuple[Any, bool]:
         first, last = own_range(petsc, m)
         S = S[first:last]
     matrix = _from_csr(petsc, S, last - first, m, n)
-    if A.properties & (SELF_ADJOINT | SYMMETRIC):
-        matrix.setOption(petsc.Mat.Option.SYMMETRIC, True)
-    if A.properties & POSITIVE_SEMIDEFINITE:
-        matrix.setOption(petsc.Mat.Option.SPD, True)
+    known, option = A.properties, petsc.Mat.Option
+    if known & SELF_ADJOINT:
+        matrix.setOption(option.HERMITIAN, True)
+    if known & SYMMETRIC or (known & SELF_ADJOINT and not A.is_complex):
+        matrix.setOption(option.SYMMETRIC, True)
+    if known & POSITIVE_SEMIDEFINITE and not A.is_complex:  # for it means symmetric too
+        matrix.setOption(option.SPD, True)
     return matrix, True
 
 
