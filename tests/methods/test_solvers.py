@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any
 
@@ -15,13 +16,14 @@ from colinear import Status
 
 METHODS = {
     "CG": co.CG,
+    "CG, one reduction": functools.partial(co.CG, single_reduction=True),
     "MINRES": co.MINRES,
     "GMRES": co.GMRES,
     "BiCGSTAB": co.BiCGSTAB,
     "LSQR": co.LSQR,
     "LSMR": co.LSMR,
 }
-SQUARE = ("CG", "MINRES", "GMRES", "BiCGSTAB")
+SQUARE = ("CG", "CG, one reduction", "MINRES", "GMRES", "BiCGSTAB")
 PAIRS = [
     (name, method) for name, make in ZOO.items() for method in METHODS if accepts(method, make())
 ]

@@ -19,6 +19,7 @@ updates only vectors of its own: those that the operations return, and those mad
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -204,6 +205,14 @@ class Columns:
         inner = self._inner(x, y) if self._inner else self.xp.vecdot(x, y, axis=self._axis)
         return self.xp.real(inner)
 
+    def dots(self, *pairs: tuple[Array, Array]) -> tuple[Array, ...]:
+        """The real parts of x^H y for some pairs, which a mesh sums at once."""
+
+        def all_of(*vectors: Array) -> tuple[Array, ...]:
+            return tuple(map(self.dot, vectors[::2], vectors[1::2]))
+
+        return self.xp.sum_once(all_of, self._axis, *itertools.chain(*pairs))
+
     def norm(self, x: Array) -> Array:
         """|x|."""
         return self.root(self.dot(x, x))
@@ -337,6 +346,9 @@ class Single:
         return state.x[:, None] if self._block is None else self._block
 
     code, take = Columns.code, Columns.take
+
+    def dots(self, *pairs: tuple[Array, Array]) -> tuple[Any, ...]:
+        return tuple(self.dot(x, y) for x, y in pairs)
 
     def norm(self, x: Array) -> float:
         return math.sqrt(self.dot(x, x))

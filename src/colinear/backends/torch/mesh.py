@@ -158,6 +158,30 @@ def apply_by_rows(
     return _from_parts(parts, mesh, {axis: parts.ndim - 2}, shape)
 
 
+def sum_once(f: Callable, axis: int, *arrays: Any) -> tuple[Any, ...]:
+    """`f(*arrays)`, some sums over this axis of all of the arrays: where they are cut along it, each
+    process makes those of its parts, and all of these are summed at once."""
+    cuts = cuts_of(arrays[0])
+    if list(cuts) != [axis] or any(cuts_of(x) != cuts or x.requires_grad for x in arrays):
+        return f(*arrays)
+    module, mesh = _tensor_module(), arrays[0].device_mesh
+    parts = f(*(x.to_local() for x in arrays))
+    flat = [(torch.view_as_real(x) if x.is_complex() else x).reshape(-1) for x in parts]
+    layout = [
+        module.Partial() if name == cuts[axis] else module.Replicate() for name in axis_sizes(mesh)
+    ]
+    joined = module.DTensor.from_local(torch.cat(flat), mesh, layout, run_check=False)
+    sums = _summed(joined).to_local().split([len(x) for x in flat])
+    return tuple(_from_parts(_like(s, x), mesh, {}, x.shape) for s, x in zip(sums, parts))
+
+
+def _like(numbers: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Numbers in a row as an array like x."""
+    if x.is_complex():
+        numbers = torch.view_as_complex(numbers.reshape(-1, 2))
+    return numbers.reshape(x.shape)
+
+
 def _all_of(x: Any, mesh: Any, axis: str) -> Any:
     """All of a spread tensor as a plain one. Each process goes on with it in its own way, so the
     derivative sums what they give for it."""
