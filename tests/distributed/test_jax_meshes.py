@@ -76,8 +76,9 @@ def test_cg_solves_with_every_operator_as_shard_places_it(answers):
 
 
 def table():
-    """The sizes of gathers, sums and messages to neighbours in the rows of the docs' table."""
+    """The sizes of gathers, sums and messages to neighbours in the rows of the docs' first table."""
     text = PAGE.read_text().partition("## What an iteration sends")[2]
+    text = text.partition("A step of the other methods")[0]
     read = lambda cell: sorted(eval(each, dict(SIZES)) for each in cell.split(",") if each.strip())
     rows = re.findall(r"^\| `(\w+)`[^|]*\|([^|]*)\|([^|]*)\|([^|]*)\|", text, re.MULTILINE)
     return {name: [read(cell) for cell in cells] for name, *cells in rows}

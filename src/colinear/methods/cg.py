@@ -6,12 +6,13 @@ needs E nowhere. The residual that is looked at is b - A x itself, not the preco
 
 Differs from the reference: blocks of right sides, each column stopped on its own; p^H A p <= 0 and
 r^H M r <= 0 are noticed, since they show that A or M is not positive definite; the true residual
-decides (`solve_in_cycles`). Vectors: x, r, p, A p, M r and b; in the form with a single reduction
-A M r and two of M's and A's own too.
+decides (`solve_in_cycles`). Vectors: x, r, p, A p, M r and b; in the form with a single
+reduction A M r too.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +20,9 @@ from ..backends import Array
 from ..properties import POSITIVE_SEMIDEFINITE
 from .base import Iterative
 from .iterate import CycleStart, Outcome, Products, Recurrence, ResidualState, solve_in_cycles
-from .vectors import INDEFINITE, NONFINITE, OPERATOR, PRECONDITIONER, RESTART, RUNNING
+from .vectors import OPERATOR, PRECONDITIONER, RUNNING
 
 INFINITY = float("inf")
-LOST = 10  # roundings up to which a difference of two numbers says nothing
-# of the two numbers, by which their difference must be negative: recurrences made one of them
-SURELY = 1e-2
 
 
 class CGState(ResidualState):
@@ -90,8 +88,9 @@ def begin_single(ops: Any, s: CycleStart) -> SingleReductionState:
 def measured(ops: Any, s: Any) -> Any:
     """The state with the product that the next step needs, and all its inner products at once."""
     r = s.r
+    s.z = s.w = None  # their memory is free again
     if ops.precondition is None:
-        s.z, s.w = None, (w := ops.multiply(r))  # w = A r
+        s.w = w = ops.multiply(r)  # w = A r
         s.size, s.delta = ops.dots((r, r), (r, w))  # |r|^2, δ = r^H A r
         s.rho = s.size  # ρ = r^H r
     else:
@@ -111,18 +110,19 @@ def step_single(ops: Any, s: Any) -> Any:
         A p = A z + (ρ / ρ') A p',    p^H A p = z^H A z - (ρ / ρ')^2 p'^H A p'.
     """
     beta = ops.ratio(s.rho, s.before)  # β = ρ / ρ'
+    s.p = ops.xpby(s.r if s.z is None else s.z, beta, s.p)  # p = z + β p
+    s.q = ops.xpby(s.w, beta, s.q)  # A p = w + β A p
     taken = beta * ops.ratio(s.rho, s.alpha)  # β^2 p'^H A p' = β ρ / α'
-    curvature, sizes = s.delta - taken, s.delta + taken  # p^H A p
-    # What may be the rounding of both says nothing of A: the next cycle begins anew.
-    s.status = ops.first(s.status, curvature < -SURELY * sizes, INDEFINITE)
-    s.status = ops.positive(s.status, curvature - LOST * ops.eps * sizes, (RESTART, NONFINITE))
+    curvature = s.delta - taken  # p^H A p
+    # of which too few digits are left where both are alike: seldom
+    is_vague = curvature <= math.sqrt(ops.root_eps) * (s.delta + taken)
+    curvature = ops.where_any(is_vague, lambda _: ops.dot(s.p, s.q), curvature)
+    s.status = ops.positive(s.status, curvature, OPERATOR)
     if ops.ended(s.status):
         return s
     on = s.status == RUNNING
     s.before = s.rho
     s.alpha = alpha = ops.ratio(s.rho, curvature)  # α = ρ / p^H A p
-    s.p = ops.xpby(s.r if s.z is None else s.z, beta, s.p)  # p = z + β p
-    s.q = ops.xpby(s.w, beta, s.q)  # A p = w + β A p
     s.x = ops.axpy(alpha, s.p, s.x, on)  # x = x + α p
     s.r = ops.axpy(-alpha, s.q, s.r, on)  # r = r - α A p
     return measured(ops, s)
@@ -146,7 +146,7 @@ class CG(Iterative):
     single_reduction : bool
         Whether all inner products of an iteration are made at once (Chronopoulos and Gear 1989), for
         meshes of many devices, where each sum over them is waited for. It takes one product more in
-        a run, and three more vectors. Not for `lstsq` and `pinv`.
+        a run, and one more vector. `lstsq` and `pinv` do without.
 
     Examples
     --------
@@ -164,7 +164,7 @@ class CG(Iterative):
     recurrence = Recurrence(begin, step, on_device=True)
 
     def working_vectors(self, n: int) -> int:
-        return self.vectors + 3 * self.single_reduction
+        return self.vectors + self.single_reduction
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
         recurrence = SINGLE_REDUCTION if self.single_reduction else self.recurrence

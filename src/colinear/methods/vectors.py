@@ -26,6 +26,7 @@ from typing import Any
 
 from ..backends import Array, on_load
 from ..status import Status
+from .basis import where_any
 
 LinearMap = Callable[[Array], Array]  # X -> A X
 LOOK_EVERY = 16  # steps after which a device is asked whether it is done, and waited for
@@ -298,6 +299,11 @@ class Columns:
         """`a` where a flag is set, else `b`."""
         return self.xp.where(flag, a, b)
 
+    def where_any(self, flag: Array, f: Callable[[Array], Array], a: Array) -> Array:
+        """f(a) where a flag may be set, else `a`."""
+        found = where_any(self.xp, flag, f, a)
+        return found if found is a else self.xp.where(flag, found, a)
+
     def infinite(self, a: Array) -> Array:
         """Whether a number is infinite or none."""
         return ~self.xp.isfinite(a)
@@ -409,6 +415,9 @@ class Single:
 
     def where(self, flag: bool, a: Any, b: Any) -> Any:
         return a if flag else b
+
+    def where_any(self, flag: bool, f: Callable[[Any], Any], a: Any) -> Any:
+        return f(a) if flag else a
 
     def infinite(self, a: float) -> bool:
         return not -math.inf < a < math.inf

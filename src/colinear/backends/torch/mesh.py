@@ -165,7 +165,7 @@ def sum_once(f: Callable, axis: int, *arrays: Any) -> tuple[Any, ...]:
     if list(cuts) != [axis] or any(cuts_of(x) != cuts or x.requires_grad for x in arrays):
         return f(*arrays)
     module, mesh = _tensor_module(), arrays[0].device_mesh
-    parts = f(*(x.to_local() for x in arrays))
+    parts = [x.resolve_conj() for x in f(*(x.to_local() for x in arrays))]
     flat = [(torch.view_as_real(x) if x.is_complex() else x).reshape(-1) for x in parts]
     layout = [
         module.Partial() if name == cuts[axis] else module.Replicate() for name in axis_sizes(mesh)
