@@ -160,16 +160,20 @@ def apply_by_rows(
 
 def sum_once(f: Callable, axis: int, *arrays: Any) -> tuple[Any, ...]:
     """`f(*arrays)`, some sums over this axis of all of the arrays: where they are cut along it, each
-    process makes those of its parts, and all of these are summed at once."""
-    cuts = cuts_of(arrays[0])
-    if list(cuts) != [axis] or any(cuts_of(x) != cuts or x.requires_grad for x in arrays):
+    process makes those of its parts, and all of these are summed at once. Of arrays that are whole
+    it takes its part."""
+    cuts = next((found for x in arrays if (found := cuts_of(x))), {})
+    is_alike = all(
+        is_spread(x) and not x.requires_grad and cuts_of(x) in ({}, cuts) for x in arrays
+    )
+    if list(cuts) != [axis] or not is_alike:
         return f(*arrays)
-    module, mesh = _tensor_module(), arrays[0].device_mesh
-    parts = [x.resolve_conj() for x in f(*(x.to_local() for x in arrays))]
+    mesh = arrays[0].device_mesh
+    parts = f(*(place_on_mesh(x, mesh, cuts).to_local() for x in arrays))
+    parts = tuple(x.resolve_conj() for x in parts)
     flat = [(torch.view_as_real(x) if x.is_complex() else x).reshape(-1) for x in parts]
-    layout = [
-        module.Partial() if name == cuts[axis] else module.Replicate() for name in axis_sizes(mesh)
-    ]
+    module, names = _tensor_module(), axis_sizes(mesh)
+    layout = [module.Partial() if name == cuts[axis] else module.Replicate() for name in names]
     joined = module.DTensor.from_local(torch.cat(flat), mesh, layout, run_check=False)
     sums = _summed(joined).to_local().split([len(x) for x in flat])
     return tuple(_from_parts(_like(s, x), mesh, {}, x.shape) for s, x in zip(sums, parts))
