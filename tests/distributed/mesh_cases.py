@@ -172,35 +172,40 @@ def compare(put, pairs, wrap=lambda f: f, place=operators):
 KINDS = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
 
 
-def collectives(program):
+def collectives(program, usual=False):
     """The sizes of what devices send to each other in one round of each innermost loop of a
     compiled program that sends anything. (The loop around that of CG starts it again from a true
-    residual; the loop over the blocks of a kernel sends nothing.)"""
+    residual; the loop over the blocks of a kernel sends nothing.)
+
+    Of the branches of a condition the one that sends most often counts, or least (`usual`): those
+    that are seldom taken send more.
+    """
     parts = {
         part.split(maxsplit=1)[0].lstrip("%"): part
         for part in re.split(r"\n(?=%|ENTRY)", program)
         if part.startswith("%")
     }
     bodies = set(re.findall(r"body=%([\w.\-]+)", program))
+    nested = {}
 
-    def reached(name, seen, inside):
-        """The parts of a loop, but those of the loops inside of it, which are noted."""
-        seen.add(name)
-        for other in re.findall(r"%([\w.\-]+)", parts[name]):
-            if other in bodies and other not in seen:
-                inside.add(other)
-            elif other in parts and other not in seen:
-                reached(other, seen, inside)
-        return seen
+    def sent(name, inside):
+        """What a part sends, but the loops inside of it, which are noted."""
+        found = {kind: sizes_of(parts[name], kind) for kind in KINDS}
+        add = lambda other: [found[kind].extend(other[kind]) for kind in KINDS]
+        for line in parts[name].splitlines()[1:]:
+            others = [x for x in re.findall(r"%([\w.\-]+)", line) if x in parts]
+            inside |= bodies.intersection(others)
+            others = [sent(x, inside) for x in others if x not in bodies]
+            if " conditional(" in line:
+                others = [(min if usual else max)(others, key=lambda x: sum(map(len, x.values())))]
+            for other in others:
+                add(other)
+        return found
 
-    sent, nested = {}, {}
-    for body in bodies:
-        nested[body] = set()
-        text = "\n".join(parts[part] for part in reached(body, set(), nested[body]))
-        sent[body] = {kind: sizes_of(text, kind) for kind in KINDS}
-    sends = lambda body: any(sent[body].values()) or any(map(sends, nested[body]))
+    of_bodies = {body: sent(body, nested.setdefault(body, set())) for body in bodies}
+    sends = lambda body: any(of_bodies[body].values()) or any(map(sends, nested[body]))
     found = [body for body in bodies if sends(body) and not any(map(sends, nested[body]))]
-    return [sent[body] for body in sorted(found)]
+    return [of_bodies[body] for body in sorted(found)]
 
 
 def sizes_of(text, kind):
@@ -229,10 +234,31 @@ def iterations(put):
 
 
 def steps(put):
-    """What one step of other methods sends, for a matrix cut by rows."""
-    b, A = put(np.random.default_rng(5).normal(size=N), 0), operators(put)["dense"]()
-    program = lambda call: jax.jit(calls()[call]).lower(A, b).compile().as_text()
-    return {call: collectives(program(call)) for call in ("gmres", "lanczos", "lobpcg")}
+    """What one step of a method sends, for a matrix cut by rows: as a rule, and at most."""
+    rng = np.random.default_rng(5)
+    single, M = functools.partial(co.CG, tol=1e-10, single_reduction=True), co.Jacobi()
+    arnoldi, lobpcg = co.Arnoldi(tol=1e-9), functools.partial(co.LOBPCG, tol=1e-9)
+    methods = {
+        **{name: calls()[name] for name in ("cg", "gmres", "lanczos", "lobpcg")},
+        "cg_single": lambda A, b: co.solve(A, b, single()),
+        "arnoldi": lambda A, b: co.eig(co.Dense(A.A), 3, "LM", arnoldi)[0],
+    }
+    preconditioned = {
+        "cg_single": lambda A, b: co.solve(A, b, single(preconditioner=M)),
+        "lobpcg": lambda A, b: co.eig(A, 3, "LA", lobpcg(preconditioner=M))[0],
+    }
+    skew = np.triu(np.ones((N, N)), 1) - np.tril(np.ones((N, N)), -1)
+    found = {}
+    for kind, S, some in (
+        ("", spd(N), methods),
+        ("preconditioned ", spd(N), preconditioned),
+        ("complex ", spd(N) + 0.1j * skew / N, methods),
+    ):
+        A, b = co.PSD(co.Dense(put(S, 0))), put(rng.normal(size=N).astype(S.dtype), 0)
+        for name, call in some.items():
+            program = jax.jit(call).lower(A, b).compile().as_text()
+            found[kind + name] = [collectives(program, usual) for usual in (True, False)]
+    return found
 
 
 def by_whole_vectors(put):

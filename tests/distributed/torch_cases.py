@@ -5,7 +5,6 @@ as JSON. Operators are made by a function `put(x, dimension)` that places an arr
 dimension.
 """
 
-import functools
 import importlib
 import json
 import operator
@@ -151,33 +150,55 @@ def compare(put, pairs):
     return found
 
 
-METHODS = {"cg": co.CG, "gmres": co.GMRES}
+def by_steps(method, **options):
+    """A call of (A, b, steps) that makes so many steps of a method for a linear system."""
+    return lambda A, b, steps: co.solve(A, b, method(tol=1e-15, max_iters=steps, **options))
+
+
+def for_pairs(method, which):
+    """The same for eigenpairs."""
+    return lambda A, b, steps: co.eig(A, 2, which, method(tol=1e-15, max_iters=steps))
+
+
+METHODS = {
+    "cg": by_steps(co.CG),
+    "cg_single": by_steps(co.CG, single_reduction=True),
+    "cg_single_preconditioned": by_steps(co.CG, single_reduction=True, preconditioner=co.Jacobi()),
+    "minres": by_steps(co.MINRES),
+    "gmres": by_steps(co.GMRES),
+    "lanczos": for_pairs(co.Lanczos, "LA"),
+    "lobpcg": for_pairs(co.LOBPCG, "LA"),
+}
 
 
 def collectives(put):
-    """What one iteration sends, by the kind: the difference between runs of 3 and of 8 steps,
-    which reach no tolerance."""
+    """What products and single iterations send, by the kind."""
     from torch.distributed.tensor.debug import CommDebugMode
 
-    def counts(f):
+    def counts(f, *arguments):
         with CommDebugMode() as mode, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the iterations ran out
-            f()
+            f(*arguments)
         sent = mode.get_comm_counts().items()
         return {str(kind).rpartition(".")[2]: count for kind, count in sent}
+
+    def of_a_step(run, A, x):
+        """The difference between runs of 3 and of 8 steps, which reach no tolerance."""
+        few, many = (counts(run, A, x, steps) for steps in (3, 8))
+        kinds = few.keys() | many.keys()
+        sent = {kind: (many.get(kind, 0) - few.get(kind, 0)) / 5 for kind in kinds}
+        return {kind: count for kind, count in sent.items() if count}
 
     b, makers, found = np.random.default_rng(5).normal(size=N), operators(put), {}
     for name in ("dense", "low_rank", "kronecker", "gram"):
         A, x = co.opaque(makers[name]()), put(b, 0)
-        found[f"{name} product"] = counts(functools.partial(operator.matmul, A, x))
-        for call, method in METHODS.items() if name == "dense" else [("cg", co.CG)]:
-            few, many = (
-                counts(functools.partial(co.solve, A, x, method(tol=1e-15, max_iters=steps)))
-                for steps in (3, 8)
-            )
-            kinds = few.keys() | many.keys()
-            sent = {kind: (many.get(kind, 0) - few.get(kind, 0)) / 5 for kind in kinds}
-            found[f"{name} {call}"] = {kind: count for kind, count in sent.items() if count}
+        found[f"{name} product"] = counts(operator.matmul, A, x)
+        for call in METHODS if name == "dense" else ["cg", "cg_single"]:
+            found[f"{name} {call}"] = of_a_step(METHODS[call], A, x)
+    skew = np.triu(np.ones((N, N)), 1) - np.tril(np.ones((N, N)), -1)
+    A, x = co.opaque(co.Dense(put(spd(N) + 0.1j * skew / N, 0))), put(b + 1j, 0)
+    for call, run in (("arnoldi", for_pairs(co.Arnoldi, "LM")), ("gmres", METHODS["gmres"])):
+        found[f"complex {call}"] = of_a_step(run, A, x)
     return found
 
 

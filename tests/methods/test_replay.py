@@ -72,6 +72,8 @@ CASES = [
     (co.CG(), 1, False),
     (co.CG(), 1, True),
     (co.CG(), 3, False),
+    (co.CG(single_reduction=True), 1, False),
+    (co.CG(single_reduction=True), 2, True),
     (co.MINRES(), 1, False),
     (co.MINRES(), 2, True),
     (co.BiCGSTAB(), 2, False),

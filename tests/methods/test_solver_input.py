@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from colinear import Status
 FRAMEWORKS = ("numpy", "torch", "jax")
 METHODS = {
     "CG": co.CG,
+    "CG, one reduction": functools.partial(co.CG, single_reduction=True),
     "MINRES": co.MINRES,
     "GMRES": co.GMRES,
     "BiCGSTAB": co.BiCGSTAB,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,14 @@ from colinear import Status
 
 METHODS = {
     "CG": co.CG,
+    "CG, one reduction": functools.partial(co.CG, single_reduction=True),
     "MINRES": co.MINRES,
     "GMRES": co.GMRES,
     "BiCGSTAB": co.BiCGSTAB,
     "LSQR": co.LSQR,
     "LSMR": co.LSMR,
 }
-SQUARE = ("CG", "MINRES", "GMRES", "BiCGSTAB")
+SQUARE = ("CG", "CG, one reduction", "MINRES", "GMRES", "BiCGSTAB")
 
 
 def definite(n: int = 30) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any
 
@@ -15,13 +16,15 @@ from colinear import Status
 
 METHODS = {
     "CG": co.CG,
+    "CG, one reduction": functools.partial(co.CG, single_reduction=True),
     "MINRES": co.MINRES,
     "GMRES": co.GMRES,
     "BiCGSTAB": co.BiCGSTAB,
     "LSQR": co.LSQR,
     "LSMR": co.LSMR,
 }
-SQUARE = ("CG", "MINRES", "GMRES", "BiCGSTAB")
+SELF_ADJOINT = ("CG", "CG, one reduction", "MINRES")
+SQUARE = (*SELF_ADJOINT, "GMRES", "BiCGSTAB")
 PAIRS = [
     (name, method) for name, make in ZOO.items() for method in METHODS if accepts(method, make())
 ]
@@ -145,7 +148,7 @@ def test_one_vector_goes_the_way_of_a_block(method: str, how: str, framework: st
     rng = np.random.default_rng(3)
     N = rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if how == "complex" else 0)
     A = N @ N.conj().T / n + np.diag(np.linspace(1, 30, n))
-    A = A if method in ("CG", "MINRES") else A + np.triu(N) / 4
+    A = A if method in SELF_ADJOINT else A + np.triu(N) / 4
     A = A.astype(np.float32) if how == "single" else A
     b = rng.standard_normal(n).astype(A.dtype)
     M = (
@@ -162,7 +165,7 @@ def test_one_vector_goes_the_way_of_a_block(method: str, how: str, framework: st
     options = {"callback": look} if how == "stopped" else {}
     solver = METHODS[method](tol=1e-4 if how == "single" else 1e-10, preconditioner=M, **options)
     operator = co.opaque(
-        co.PD(array(framework, A)) if method in ("CG", "MINRES") else array(framework, A)
+        co.PD(array(framework, A)) if method in SELF_ADJOINT else array(framework, A)
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", co.ConvergenceWarning)

@@ -13,7 +13,12 @@ from colinear.methods.iterate import Products
 from colinear.methods.lsqr import for_least_squares
 from colinear.methods.vectors import Code, Columns, Single, status_of
 
-SQUARE = {"cg": CG(), "minres": MINRES(), "bicgstab": BiCGSTAB()}
+SQUARE = {
+    "cg": CG(),
+    "single": CG(single_reduction=True),
+    "minres": MINRES(),
+    "bicgstab": BiCGSTAB(),
+}
 TALL = {"lsqr": LSQR(), "lsmr": LSMR(), "cgls": for_least_squares(CG())}
 
 
@@ -29,7 +34,7 @@ def problem(name: str, is_complex: bool) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(3)
     M = rng.standard_normal((12, 12)) + is_complex * 1j * rng.standard_normal((12, 12))
     B = rng.standard_normal((12, 2)) + is_complex * 1j * rng.standard_normal((12, 2))
-    if name == "cg":
+    if name in ("cg", "single"):
         return M @ M.conj().T + 12 * np.eye(12), B
     if name == "minres":
         return M + M.conj().T + 0.5 * np.eye(12), B

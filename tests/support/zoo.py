@@ -194,6 +194,7 @@ def accepts(method: str, problem: Problem) -> bool:
     """Whether the method is made for such systems."""
     needs = {
         "CG": "definite",
+        "CG, one reduction": "definite",
         "MINRES": "self-adjoint",
         "GMRES": "square",
         "BiCGSTAB": "square",

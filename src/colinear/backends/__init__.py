@@ -33,7 +33,7 @@ NAMES: tuple[str, ...] = tuple(
     reshape expand_dims squeeze moveaxis broadcast_to concat stack flip roll take take_along_axis
     tril triu diagonal make_diagonal matrix_transpose
     matmul einsum vecdot vector_norm rough_norm axpy xpby descend dot_real three_term column_dot
-    inner_products
+    inner_products sum_once
     cholesky cholesky_solve cholesky_inverse lu_factor lu_solve lu_permutation
     lu_parity ldl_factor ldl_solve ldl_slogdet
     qr qr_triangle qr_pivoted eigh eigvalsh eig eigvals svd expm

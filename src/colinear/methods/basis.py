@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..backends import Array, places_like, without_zeros, zeros_like
+from ..backends import Array, mesh_module, places_like, without_zeros, zeros_like
 
 SAFETY = 0.5  # of the tolerance at which estimates stop the run, so that the true residuals meet it
 
@@ -68,8 +68,12 @@ def pick(xp: Any, flag: Any, a: Any, b: Any) -> Any:
 
 
 def may_be_set(xp: Any, flags: Any) -> bool:
-    """Whether one of some flags may be set: where they cannot be seen, or not for free, it may."""
-    return xp.is_functional or xp.peek(flags) is None or bool(xp.any(flags))
+    """Whether one of some flags may be set: where they cannot be seen, or not for free, it may. On
+    a mesh a look costs less than what devices send to each other."""
+    if xp.is_functional or xp.is_traced(flags):
+        return True
+    is_free = xp.peek(flags) is not None or mesh_module(xp.device_of(flags)) is not None
+    return not is_free or bool(xp.any(flags))
 
 
 def smaller(xp: Any, a: Any, b: Any) -> Any:
@@ -134,23 +138,57 @@ def within(xp: Any, H: Array, inside: Array, filling: Array) -> Array:
     return xp.where(both, H, 0) + xp.make_diagonal(xp.where(inside, 0, filling))
 
 
-def orthogonalise(xp: Any, V: Array, w: Array) -> tuple[Array, Array]:
-    """w less its components along the rows of V, and these: one pass of Gram and Schmidt."""
-    h = project(xp, V, w)
+def orthogonalise(xp: Any, V: Array, w: Array) -> tuple[Array, Array, Array]:
+    """w less its components along the rows of V, one pass of Gram and Schmidt, these components,
+    and |w|^2; all that a mesh sums are these numbers, once."""
+
+    def along(V: Array, w: Array) -> tuple[Array, Array]:
+        return project(xp, V, w), xp.real(xp.vecdot(w, w))
+
+    h, square = xp.sum_once(along, -1, V, w)
     rest = expand(xp, -h, V)
     rest += w  # in place but in JAX: vectors may be what fills the memory
-    return rest, h
+    return rest, h, square
 
 
-def orthogonalise_to_first(xp: Any, V: Array, count: Any, w: Array) -> tuple[Array, Array]:
-    """w less its components along the first rows of V, so many, and these; in JAX those of the
-    other rows too, which are zero."""
+def orthogonalise_to_first(
+    xp: Any, V: Array, count: Any, w: Array, passes: int = 1
+) -> tuple[Array, ...]:
+    """w less its components along the first rows of V, so many, these, |w|^2, and the square of
+    what the last pass left; in JAX the components along the other rows too, which are zero.
 
-    def along(size: int) -> tuple[Array, Array]:
-        rest, h = orthogonalise(xp, V[..., :size, :], w)
-        return rest, widen(xp, h, V.shape[-2]) if xp.is_functional else h
+    The last square is |w|^2 - |h|^2 (Pythagoras), without another sum over the devices of a mesh. It
+    is 0 where a pass took away so much that this may be rounding: see `length_of`.
+    """
+
+    def along(size: int) -> tuple[Array, ...]:
+        rest, h, before = orthogonalise(xp, V[..., :size, :], w)
+        more, square = h, before
+        for _ in range(passes - 1):
+            rest, more, square = orthogonalise(xp, V[..., :size, :], rest)
+            h = h + more
+        left = square - xp.real(xp.vecdot(more, more))
+        left = xp.where(left <= KEPT**2 * square, 0, left)
+        return rest, widen(xp, h, V.shape[-2]) if xp.is_functional else h, before, left
 
     return by_size(xp, count, V.shape[-2], along)
+
+
+def length_of(xp: Any, w: Array, square: Array) -> Array:
+    """|w|, by its square where that is known: where it is not 0."""
+    is_unknown = square == 0
+
+    def measured(size: Array) -> Array:
+        return xp.where(is_unknown, norm(xp, w), size)
+
+    return where_any(xp, is_unknown, measured, xp.sqrt(square))
+
+
+def where_any(xp: Any, flags: Array, f: Callable[[Array], Array], x: Array) -> Array:
+    """f(x) where one of some flags may be set, else x."""
+    if xp.is_functional:
+        return xp.cond(xp.any(flags), f, lambda x: x, x)
+    return f(x) if may_be_set(xp, flags) else x
 
 
 def widen(xp: Any, c: Array, width: int) -> Array:
@@ -208,41 +246,40 @@ def extend(
     w: Array,
     j: Any,
     size: Array,
-    random: Array,
+    random: Callable[[], Array],
     is_far: bool = False,
-) -> tuple[Array, Array, Array, Array | None]:
-    """The next vector of a basis from w, of which an A of this size made it: its coefficients along
-    the first j rows of V, the norm of what is left, that normalised, and the reflectors with one
-    more.
+) -> tuple[Array, Array, Array, Array | None, Array]:
+    """The next vector of a basis from w, of which an A of at least this size made it: its
+    coefficients along the first j rows of V, the norm of what is left, that normalised, the
+    reflectors with one more, and the size of A as known now.
 
     Where no more than rounding is left, an invariant subspace was met: the norm is zero and the
-    vector made of a random one. `is_far`: w is not almost orthogonal to the basis already, so that
-    a second pass may be needed.
+    vector made of `random()`. `is_far`: w is not almost orthogonal to the basis already, so that
+    a second pass may be needed; its own norm is then a size of A.
     """
-    before = norm(xp, w)
-    w, h = orthogonalise_to_first(xp, V, j, w)
-    if is_far and (U is not None or may_be_set(xp, norm(xp, w) <= KEPT * before)):
-        w, more = orthogonalise_to_first(xp, V, j, w)
-        h = h + more
-    length = norm(xp, w)
+    passes = 2 if is_far and (xp.is_functional or U is not None) else 1
+    w, h, before, square = orthogonalise_to_first(xp, V, j, w, passes)
+    if is_far:
+        size = xp.maximum(size, xp.sqrt(before))
+        if passes == 1 and may_be_set(xp, square == 0):
+            w, more, _, square = orthogonalise_to_first(xp, V, j, w)
+            h = h + more
+    length = length_of(xp, w, square)
     is_small = length <= SMALL * xp.eps(w.dtype) * size
 
     def renewed(w: Array) -> Array:
-        v = xp.astype(random, w.dtype)
+        v = xp.astype(random(), w.dtype)
         for _ in range(2):
             v = direction(xp, V, None, v, j)[0]
         return xp.where(is_small[..., None], v, w)
 
-    if xp.is_functional:
-        w = xp.cond(xp.any(is_small), renewed, lambda w: w, w)
-    elif may_be_set(xp, is_small):
-        w = renewed(w)
+    w = where_any(xp, is_small, renewed, w)
     if U is None:
         # the norm again would be another sum over the devices of a mesh; what is new has norm 1
         v = w / xp.where(is_small, 1, length)[..., None]
     else:
         v, U = direction(xp, V, U, w, j)
-    return h, xp.where(is_small, 0, length), v, U
+    return h, xp.where(is_small, 0, length), v, U, size
 
 
 # --------------------------------------------------------------------------------- runs and pairs

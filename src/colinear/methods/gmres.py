@@ -18,7 +18,7 @@ from typing import Any
 from ..backends import Array, adjoint, inner_products, places_like, without_zeros, zeros_like
 from ..status import Status
 from .base import Iterative, check_integer
-from .basis import norm, orthogonalise_to_first, put_row, smaller
+from .basis import length_of, orthogonalise_to_first, put_row, smaller
 from .iterate import CycleStart, Outcome, Products, Solve, solve_in_cycles
 from .loop import is_compiling
 from .vectors import (
@@ -150,14 +150,13 @@ def step(xp: Any, product: Any, goal: Array, s: GMRESState) -> GMRESState:
     # rows that are not yet there are zero
     count = j + 1 if xp.is_functional or is_plain(xp, V) else V.shape[-2]
     w = turn(xp, product(turn(xp, V[..., j, :])))
-    before = norm(xp, w)
-    w, h = orthogonalise_to_first(xp, V, count, w)
-    w, more = orthogonalise_to_first(xp, V, count, w)  # twice is enough (Kahan; Parlett 1980)
-    after = norm(xp, w)
+    # twice is enough (Kahan; Parlett 1980)
+    w, h, square, left = orthogonalise_to_first(xp, V, count, w, passes=2)
+    before, after = xp.sqrt(square), length_of(xp, w, left)
     # what is left is rounding: the subspace is invariant
     after = xp.where(after > 10 * eps * before, after, 0)
     # the new column of the Hessenberg matrix, rotated; then one rotation more
-    column = xp.matmul(Q[..., :, : h.shape[-1]], (h + more)[..., None])[..., 0]
+    column = xp.matmul(Q[..., :, : h.shape[-1]], h[..., None])[..., 0]
     a = column[..., j]
     length = xp.sqrt(abs(a) ** 2 + after**2)
     # A vector of the basis that A sends to zero, up to rounding: to go along it would only make x

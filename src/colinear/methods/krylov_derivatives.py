@@ -28,6 +28,7 @@ to look.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..backends import Array, adjoint, places_like, without_zeros, zeros_like
@@ -220,7 +221,9 @@ def tangent_times(
         s.moved = xp.maximum(s.moved, norm(xp, e))
         s.EV = put_row(xp, s.EV, j, e)
         t = expand(xp, a, s.AU) + expand(xp, c, s.EV)  # A U a + dA V c
-        h, length, u, _ = extend(xp, s.U, None, t, j, s.size, fresh(xp, noise, j), is_far=True)
+        h, length, u, *_ = extend(
+            xp, s.U, None, t, j, s.size, partial(fresh, xp, noise, j), is_far=True
+        )
         s.U = put_row(xp, s.U, j, u)
         w = multiply(u)
         s.AU = put_row(xp, s.AU, j, w)

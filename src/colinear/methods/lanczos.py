@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -96,8 +97,8 @@ class LanczosRun(Restarted):
         xp, j = self.xp, s.j
         ops = Columns(xp, s.V.dtype, axis=-1)
         w, alpha, size = self._recur(ops, s, j, s.beta, s.size)
-        random = fresh(xp, self.noise, s.draws + j)
-        _, beta, v, U = extend(xp, s.V, s.U, w, j + 1, size, random)
+        random = partial(fresh, xp, self.noise, s.draws + j)
+        _, beta, v, U, _ = extend(xp, s.V, s.U, w, j + 1, size, random)
         H = put(xp, s.H, (..., j, j), xp.astype(alpha, s.H.dtype))
         return self.add(s, v, beta, size, U, H)
 
@@ -110,8 +111,7 @@ class LanczosRun(Restarted):
         """
         xp, V, T = ops.xp, s.V, s.H
         v = V[..., j, :]
-        w = self.multiply(v[..., None])[..., 0]
-        size = ops.larger(size, ops.norm(w))
+        Av = self.multiply(v[..., None])[..., 0]
 
         def from_arrow(w: Array) -> Array:
             known = self.ask.m if xp.is_functional else j
@@ -121,8 +121,9 @@ class LanczosRun(Restarted):
             return w - ops.scaled(beta, V[..., j - 1, :])  # w = A v_j - β v_j-1
 
         # the arrow has neighbours everywhere, what follows it only one
-        w = xp.cond(j == s.kept, from_arrow, from_neighbour, w)
-        alpha = ops.dot(v, w)  # α = v_j^H w
+        w = xp.cond(j == s.kept, from_arrow, from_neighbour, Av)
+        square, alpha = ops.dots((Av, Av), (v, w))  # |A v_j|^2, α = v_j^H w
+        size = ops.larger(size, ops.root(square))
         return ops.axpy(-alpha, v, w), alpha, size  # w = w - α v_j
 
     def _grow_alone(self, s: KrylovState) -> KrylovState:

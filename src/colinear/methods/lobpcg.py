@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from ..backends import Array, hermitian, inner_products, positive_or_one
+from ..backends import Array, eye_like, hermitian, inner_products, positive_or_one
 from ..properties import SELF_ADJOINT
 from .base import Spectral
 from .basis import SAFETY, Pairs, all_finite, count_of, every, fresh, pairs_of, run_cycles
@@ -25,6 +26,9 @@ from .vectors import LinearMap, State
 ROUNDING = 100  # roundings up to which what is left of a unit vector counts as zero
 # roundings of the norm of A that a residual has in any case, since A X follows the recurrence
 FLOOR = 100
+# of the square of a direction, which what is outside of span [X, P] must be for one pass to do
+LEFT = 1e-2
+DISTINCT = 0.1  # of the square of a direction, made orthonormal once, which must be left then
 HUGE = 1e3  # times the norm of A: where values of dropped directions go, out of the way
 
 
@@ -73,24 +77,29 @@ class LOBPCG(Spectral):
 
 
 class LOBPCGState(State):
-    """Where a run stands: blocks (*batch, n, b), each with its product with A."""
+    """Where a run stands: blocks (*batch, n, b), side by side."""
 
-    X: Array
-    AX: Array
-    P: Array
-    AP: Array
+    Q: Array  # [X, P], orthonormal
+    AQ: Array
+    has_P: Array  # (*batch, b): which columns of P are not zero
+    W: Array  # the next directions
+    products: Array  # [Q, W]^H W
     values: Array  # (*batch, b)
     residual: Array
     size: Array
-    V: Array  # X by rows
     iterations: Any
     done: Any
     finite: Any
 
     @property
+    def V(self) -> Array:
+        """X by rows."""
+        return self.Q[..., : self.values.shape[-1]].swapaxes(-1, -2)
+
+    @property
     def matvecs(self) -> Any:
         """The products so far: one for each vector of the block, in each iteration."""
-        return self.iterations * self.X.shape[-1]
+        return self.iterations * self.values.shape[-1]
 
 
 def lobpcg(
@@ -111,7 +120,7 @@ def lobpcg(
     vectors made of `noise`.
 
     `block` is how many vectors are iterated, some more than k: the last of them converge late. An
-    iteration multiplies A by the block once.
+    iteration multiplies A by the block once, and sums numbers over the devices of a mesh twice.
     """
     sign = -1 if largest else 1
 
@@ -119,16 +128,14 @@ def lobpcg(
         return sign * multiply(X)
 
     def step(s: LOBPCGState) -> LOBPCGState:
-        W = s.AX - s.X * s.values[..., None, :]
-        W = xp.where((s.residual <= target(s.size))[..., None, :], 0, W)
-        W = W if precondition is None else precondition(W)
-        W = orthonormal(xp, W, xp.concat([s.X, s.P], axis=-1))
-        S = xp.concat([s.X, W, s.P], axis=-1)
-        AS = xp.concat([s.AX, times(W), s.AP], axis=-1)
-        C, s.values = _best(xp, S, AS, s.size, block)
-        # The part of the step from outside X, orthonormal and orthogonal to the new X.
-        D = orthonormal(xp, xp.concat([0 * C[..., :block, :], C[..., block:, :]], axis=-2), C)
-        s.X, s.AX, s.P, s.AP = (xp.matmul(B, c) for c in (C, D) for B in (S, AS))
+        Q, AQ = s.Q, s.AQ
+        W = directions(xp, Q, s.W, s.products, s.residual > target(s.size))
+        S, AS = xp.concat([Q, W], axis=-1), xp.concat([AQ, times(W)], axis=-1)
+        of_W, T = xp.sum_once(partial(_projected, xp), -2, S, W, AS)
+        K, C, D, s.values = _best(xp, of_W, T, s.has_P, s.size)
+        # X = S K C, P = S K D
+        Y = xp.matmul(K, xp.concat([C, D], axis=-1))
+        s.Q, s.AQ, s.has_P = xp.matmul(S, Y), xp.matmul(AS, Y), xp.rough_norm(D, -2) > 0.5
         return judged(s)
 
     def target(size: Array) -> Array:
@@ -136,9 +143,17 @@ def lobpcg(
 
     def judged(s: LOBPCGState) -> LOBPCGState:
         """The state after an iteration, by its blocks and values."""
-        s.residual = xp.vector_norm(s.AX - s.X * s.values[..., None, :], axis=-2)
-        s.size = xp.maximum(s.size, xp.max(xp.vector_norm(s.AX, axis=-2), axis=-1))
-        s.V, s.iterations = xp.matrix_transpose(s.X), s.iterations + 1
+        unit = positive_or_one(xp, s.size)[..., None]
+        X, AX = s.Q[..., :block], s.AQ[..., :block] / unit[..., None]
+        R = AX - X * (s.values / unit)[..., None, :]
+        # the preconditioner, which is near A^-1, is of the size of 1 / |A|
+        s.W = R if precondition is None else unit[..., None] * precondition(R)
+        measured = partial(_measured, xp)
+        of_Q, of_W, residual, size = xp.sum_once(measured, -2, s.Q, s.W, R, AX)
+        s.products = xp.concat([of_Q, of_W], axis=-2)
+        s.residual = unit * xp.sqrt(residual)
+        s.size = xp.maximum(s.size, xp.max(unit * xp.sqrt(size), axis=-1))
+        s.iterations = s.iterations + 1
         s.done = every(xp, s.residual[..., :k] <= target(s.size))
         s.finite = all_finite(xp, s.size)
         return s
@@ -150,26 +165,94 @@ def lobpcg(
     AX = times(X)
     values, C = xp.eigh(hermitian(xp, inner_products(xp, X, AX)))
     first = LOBPCGState(
-        X=xp.matmul(X, C),
-        AX=xp.matmul(AX, C),
-        P=0 * X,
-        AP=0 * X,
+        Q=xp.concat([xp.matmul(X, C), 0 * X], axis=-1),
+        AQ=xp.concat([xp.matmul(AX, C), 0 * X], axis=-1),
+        has_P=values != values,
         values=values,
-        size=0 * values[..., 0],
+        size=xp.max(xp.vector_norm(AX, axis=-2), axis=-1),
         iterations=count_of(xp, 0),
     )
     state, stopped = run_cycles(xp, going, step, judged(first), watch)
     return pairs_of(state, sign * state.values[..., :k], state.V[..., :k, :], stopped)
 
 
-def _best(xp: Any, S: Array, AS: Array, size: Array, block: int) -> tuple[Array, Array]:
-    """Rayleigh and Ritz in an orthonormal basis, of which columns that were dropped are zero: the
-    smallest values, and their vectors."""
-    T = hermitian(xp, inner_products(xp, S, AS))
-    there = xp.rough_norm(S, -2) > 0.5
-    far = xp.where(there, 0, HUGE * size[..., None] + 1)
-    values, C = xp.eigh(T + xp.make_diagonal(xp.astype(far, T.dtype)))
-    return C[..., :block], values[..., :block]
+def _measured(xp: Any, Q: Array, W: Array, R: Array, AX: Array) -> tuple[Array, ...]:
+    """Q^H W, W^H W, and |x|^2 for each column of R and of A X."""
+    squares = (xp.real(xp.vecdot(X, X, axis=-2)) for X in (R, AX))
+    return inner_products(xp, Q, W), inner_products(xp, W, W), *squares
+
+
+def _projected(xp: Any, S: Array, W: Array, AS: Array) -> tuple[Array, ...]:
+    """S^H W and S^H A S."""
+    return inner_products(xp, S, W), inner_products(xp, S, AS)
+
+
+def directions(xp: Any, Q: Array, W: Array, products: Array, is_active: Array) -> Array:
+    """The active columns of W less their part in span Q, orthonormal up to the rounding of
+    [Q, W]^H W, which is given as `products`; zero columns for the others, and for directions that
+    are rounding errors."""
+    count, b = Q.shape[-1], W.shape[-1]
+    flags = is_active[..., None, :]
+    W, products = xp.where(flags, W, 0), xp.where(flags, products, 0)
+    of_Q = products[..., :count, :]
+    of_W = xp.where(is_active[..., :, None], products[..., count:, :], 0)
+    length, part = xp.real(xp.diagonal(of_W)), xp.real(xp.vecdot(of_Q, of_Q, axis=-2))
+    power = 2.0**80 if xp.eps(W.dtype) > 1e-10 else 2.0**640  # 5/8 of the range of exponents
+    is_usual = (length - part > LEFT * length) & (length > 1 / power) & (length < power)
+
+    def carefully(W: Array, *_: Array) -> tuple[Array, ...]:
+        W = orthonormal(xp, W, Q)
+        return W, inner_products(xp, Q, W), inner_products(xp, W, W)
+
+    is_hard = xp.any(is_active & ~is_usual)
+    W, of_Q, of_W = xp.cond(is_hard, carefully, lambda *given: given, W, of_Q, of_W)
+    T, _ = _whitening(xp, _without(xp, of_Q, of_W), 10 * b * xp.eps(W.dtype))
+    return xp.matmul(W - xp.matmul(Q, of_Q), T)  # W = (W - Q Q^H W) T
+
+
+def _without(xp: Any, of_Q: Array, of_W: Array) -> Array:
+    """The products of the columns of W - Q Q^H W with each other, by Q^H W and W^H W (Pythagoras)."""
+    return of_W - inner_products(xp, of_Q, of_Q)
+
+
+def _whitening(xp: Any, G: Array, least: float) -> tuple[Array, Array]:
+    """T = G^(-1/2), up to a rotation, and which of its columns are not zero: W T is orthonormal if G
+    is W^H W.
+
+    Directions in which G, scaled to a diagonal of ones, is at most `least` of its largest are left
+    out (SVQB).
+    """
+    G = hermitian(xp, G)
+    length = xp.sqrt(xp.maximum(xp.real(xp.diagonal(G)), 0))
+    scale = 1 / positive_or_one(xp, length)
+    values, U = xp.eigh(G * scale[..., :, None] * scale[..., None, :])
+    kept = values > least * xp.maximum(values[..., -1:], 1e-30)
+    factor = xp.where(kept, 1 / xp.sqrt(xp.where(kept, values, 1)), 0)
+    return scale[..., :, None] * U * factor[..., None, :], kept
+
+
+def _best(
+    xp: Any, of_W: Array, T: Array, has_P: Array, size: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Rayleigh and Ritz in the span of S = [X, P, W], by S^H W and S^H A S: K, which makes S K
+    orthonormal; the coefficients C of the vectors of the smallest values in it, and D of the part of
+    the step from outside X, orthonormal and orthogonal to these; the values.
+
+    S was orthonormal but for the rounding of its W, so that K is near the identity.
+    """
+    block = has_P.shape[-1]
+    of_Q = of_W[..., : 2 * block, :]
+    W, kept = _whitening(xp, _without(xp, of_Q, of_W[..., 2 * block :, :]), DISTINCT)
+    unchanged = xp.broadcast_to(eye_like(xp, T)[..., : 2 * block], (*T.shape[:-1], 2 * block))
+    last = xp.concat([-xp.matmul(of_Q, W), W], axis=-2)
+    K = xp.concat([unchanged, last], axis=-1)
+    T = hermitian(xp, inner_products(xp, K, xp.matmul(T, K)))
+    there = xp.concat([has_P | True, has_P, kept], axis=-1)
+    far = xp.where(there, 0, HUGE * positive_or_one(xp, size)[..., None])
+    values, Y = xp.eigh(T + xp.make_diagonal(xp.astype(far, T.dtype)))
+    C = Y[..., :block]
+    D = orthonormal(xp, xp.concat([0 * C[..., :block, :], C[..., block:, :]], axis=-2), C)
+    return K, C, D, values[..., :block]
 
 
 def orthonormal(xp: Any, W: Array, Q: Array) -> Array:
@@ -198,10 +281,5 @@ def _whitened(xp: Any, W: Array) -> Array:
     No column is much longer than 1, or so short that its square vanishes. The norms are read from
     W^H W, which is all that is summed over the devices of a mesh.
     """
-    G = hermitian(xp, inner_products(xp, W, W))
-    scale = 1 / positive_or_one(xp, xp.sqrt(xp.real(xp.diagonal(G))))  # 1 / |w_i|
-    values, U = xp.eigh(G * scale[..., :, None] * scale[..., None, :])
-    largest = values[..., -1:]
-    kept = values > 10 * W.shape[-1] * xp.eps(W.dtype) * xp.maximum(largest, 1e-30)
-    factor = xp.where(kept, 1 / xp.sqrt(xp.where(kept, values, 1)), 0)
-    return xp.matmul(W, scale[..., :, None] * U * factor[..., None, :])
+    least = 10 * W.shape[-1] * xp.eps(W.dtype)
+    return xp.matmul(W, _whitening(xp, inner_products(xp, W, W), least)[0])

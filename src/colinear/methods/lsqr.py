@@ -336,7 +336,7 @@ class NormalCG(LeastSquares):
 def for_least_squares(method: Any) -> Any:
     """The method as `lstsq` and `pinv` run it: CG on the normal equations, any other as it is."""
     return (
-        NormalCG(**{f.name: getattr(method, f.name) for f in fields(method)})
+        NormalCG(**{f.name: getattr(method, f.name) for f in fields(Iterative)})
         if isinstance(method, CG)
         else method
     )

@@ -19,6 +19,7 @@ values are not lost in rounding.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..backends import Array, adjoint, zeros_like
@@ -78,12 +79,12 @@ class GolubKahanRun(Restarted):
         size = xp.maximum(s.size, norm(xp, w))
         known = self.ask.m if xp.is_functional else j
         w = w - expand(xp, xp.conj(H[..., j, :known]), U[..., :known, :])
-        _, alpha, u, _ = extend(xp, U, None, w, j, size, fresh(xp, self.left, s.draws + j))
+        left, right = (partial(fresh, xp, x, s.draws + j) for x in (self.left, self.noise))
+        _, alpha, u, *_ = extend(xp, U, None, w, j, size, left)
         z = self.adjoint(u[..., None])[..., 0]
         size = xp.maximum(size, norm(xp, z))
-        random = fresh(xp, self.noise, s.draws + j)
         z = z - alpha[..., None] * v  # z = A^H u_j - α v_j
-        _, beta, z, _ = extend(xp, V, None, z, j + 1, size, random)
+        _, beta, z, *_ = extend(xp, V, None, z, j + 1, size, right)
         H = put(xp, H, (..., j, j), xp.astype(alpha, H.dtype))
         return self.add(s, z, beta, size, put_row(xp, U, j, u), H)
 

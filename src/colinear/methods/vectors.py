@@ -19,12 +19,14 @@ updates only vectors of its own: those that the operations return, and those mad
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
 
 from ..backends import Array, on_load
 from ..status import Status
+from .basis import where_any
 
 LinearMap = Callable[[Array], Array]  # X -> A X
 LOOK_EVERY = 16  # steps after which a device is asked whether it is done, and waited for
@@ -204,6 +206,14 @@ class Columns:
         inner = self._inner(x, y) if self._inner else self.xp.vecdot(x, y, axis=self._axis)
         return self.xp.real(inner)
 
+    def dots(self, *pairs: tuple[Array, Array]) -> tuple[Array, ...]:
+        """The real parts of x^H y for some pairs, which a mesh sums at once."""
+
+        def all_of(*vectors: Array) -> tuple[Array, ...]:
+            return tuple(map(self.dot, vectors[::2], vectors[1::2]))
+
+        return self.xp.sum_once(all_of, self._axis, *itertools.chain(*pairs))
+
     def norm(self, x: Array) -> Array:
         """|x|."""
         return self.root(self.dot(x, x))
@@ -289,6 +299,11 @@ class Columns:
         """`a` where a flag is set, else `b`."""
         return self.xp.where(flag, a, b)
 
+    def where_any(self, flag: Array, f: Callable[[Array], Array], a: Array) -> Array:
+        """f(a) where a flag may be set, else `a`."""
+        found = where_any(self.xp, flag, f, a)
+        return found if found is a else self.xp.where(flag, found, a)
+
     def infinite(self, a: Array) -> Array:
         """Whether a number is infinite or none."""
         return ~self.xp.isfinite(a)
@@ -337,6 +352,9 @@ class Single:
         return state.x[:, None] if self._block is None else self._block
 
     code, take = Columns.code, Columns.take
+
+    def dots(self, *pairs: tuple[Array, Array]) -> tuple[Any, ...]:
+        return tuple(self.dot(x, y) for x, y in pairs)
 
     def norm(self, x: Array) -> float:
         return math.sqrt(self.dot(x, x))
@@ -397,6 +415,9 @@ class Single:
 
     def where(self, flag: bool, a: Any, b: Any) -> Any:
         return a if flag else b
+
+    def where_any(self, flag: bool, f: Callable[[Any], Any], a: Any) -> Any:
+        return f(a) if flag else a
 
     def infinite(self, a: float) -> bool:
         return not -math.inf < a < math.inf

@@ -63,3 +63,42 @@ def test_no_copy_of_a_repeated_energy_is_missed(seed: int) -> None:
     H = hydrogen(8)
     values = co.eig(co.Sparse(H), 5, "SR", co.Arnoldi(tol=1e-6, seed=seed))[0]
     assert np.abs(values - np.sort(np.linalg.eigvals(H.toarray()).real)[:5]).max() < 1e-5
+
+
+def laplacian(m: int) -> sp.csr_array:
+    line = sp.diags_array([-np.ones(m - 1), np.full(m, 2.0), -np.ones(m - 1)], offsets=[-1, 0, 1])
+    return sp.csr_array(sp.kron(line, sp.eye_array(m)) + sp.kron(sp.eye_array(m), line))
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-150, 1.0, 1e150, 1e200])
+@pytest.mark.parametrize("of_preconditioner", [None, 1.0, 1e-200, 1e200])
+def test_lobpcg_finds_pairs_whatever_the_scale(
+    scale: float, of_preconditioner: float | None
+) -> None:
+    S = laplacian(12)
+    M = None
+    if of_preconditioner is not None:
+        M = co.Diagonal(
+            np.linspace(0.2, 0.3, 144) * np.clip(of_preconditioner / scale, 1e-250, 1e250)
+        )
+    A = co.opaque(co.SelfAdjoint(co.Sparse(S * scale)))
+    (values, _), info = co.eig(A, 3, "SA", co.LOBPCG(preconditioner=M), info=True)
+    assert info.status is co.Status.SUCCESS
+    expected = np.linalg.eigvalsh(S.toarray())[:3]
+    np.testing.assert_allclose(values / scale, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("preconditioned", [False, True])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+def test_lobpcg_reaches_residuals_near_the_rounding_of_the_products(
+    backend: str, preconditioned: bool
+) -> None:
+    S = laplacian(12)
+    A = co.opaque(co.PSD(co.Sparse(S).to(backend=backend)))
+    inverse = co.Dense(np.linalg.inv(S.toarray())).to(backend=backend) if preconditioned else None
+    method = co.LOBPCG(tol=1e-13, preconditioner=inverse)
+    (values, V), info = co.eig(A, 3, "SA", method, info=True)
+    values, V = (A.xp.to_numpy(x) for x in (values, V.to_dense()))
+    assert info.status is co.Status.SUCCESS
+    assert np.linalg.norm(S @ V - V * values, axis=0).max() < 2e-13 * 8
+    assert np.abs(V.T @ V - np.eye(3)).max() < 1e-14

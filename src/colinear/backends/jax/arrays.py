@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from ..shared import LENT_DTYPES, diagonal, extreme_scale, fft, half, ifft, itself
+from ..shared import LENT_DTYPES, diagonal, extreme_scale, fft, half, ifft, itself, sum_once
 from ..shared import never as is_compiling
 from .mesh import MESHES, is_explicit, is_spread, layout_on, mesh_of, move_to, place_of, whole
 

@@ -27,6 +27,7 @@ from ..shared import (
     lay_out,
     never,
     sparse_diagonals,
+    sum_once,
 )
 
 # names that mean here what they mean to all

@@ -25,7 +25,7 @@ from .arrays import (
     real_dtype,
 )
 from .derivatives import is_differentiated
-from .mesh import is_spread
+from .mesh import is_spread, sum_once
 
 # names that mean here what they mean to all
 # isort: off

@@ -158,6 +158,34 @@ def apply_by_rows(
     return _from_parts(parts, mesh, {axis: parts.ndim - 2}, shape)
 
 
+def sum_once(f: Callable, axis: int, *arrays: Any) -> tuple[Any, ...]:
+    """`f(*arrays)`, some sums over this axis of all of the arrays: where they are cut along it, each
+    process makes those of its parts, and all of these are summed at once. Of arrays that are whole
+    it takes its part."""
+    cuts = next((found for x in arrays if (found := cuts_of(x))), {})
+    is_alike = all(
+        is_spread(x) and not x.requires_grad and cuts_of(x) in ({}, cuts) for x in arrays
+    )
+    if list(cuts) != [axis] or not is_alike:
+        return f(*arrays)
+    mesh = arrays[0].device_mesh
+    parts = f(*(place_on_mesh(x, mesh, cuts).to_local() for x in arrays))
+    parts = tuple(x.resolve_conj() for x in parts)
+    flat = [(torch.view_as_real(x) if x.is_complex() else x).reshape(-1) for x in parts]
+    module, names = _tensor_module(), axis_sizes(mesh)
+    layout = [module.Partial() if name == cuts[axis] else module.Replicate() for name in names]
+    joined = module.DTensor.from_local(torch.cat(flat), mesh, layout, run_check=False)
+    sums = _summed(joined).to_local().split([len(x) for x in flat])
+    return tuple(_from_parts(_like(s, x), mesh, {}, x.shape) for s, x in zip(sums, parts))
+
+
+def _like(numbers: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Numbers in a row as an array like x."""
+    if x.is_complex():
+        numbers = torch.view_as_complex(numbers.reshape(-1, 2))
+    return numbers.reshape(x.shape)
+
+
 def _all_of(x: Any, mesh: Any, axis: str) -> Any:
     """All of a spread tensor as a plain one. Each process goes on with it in its own way, so the
     derivative sums what they give for it."""
