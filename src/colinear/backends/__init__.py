@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from .. import clock
 
@@ -32,9 +33,9 @@ NAMES: tuple[str, ...] = tuple(
     sum prod max min any all mean argmax argsort sort cumsum
     reshape expand_dims squeeze moveaxis broadcast_to concat stack flip roll take take_along_axis
     tril triu diagonal make_diagonal matrix_transpose
-    matmul einsum vecdot vector_norm rough_norm axpy xpby descend dot_real three_term column_dot
+    matmul add_product einsum vecdot vector_norm rough_norm axpy xpby descend dot_real three_term column_dot
     inner_products
-    cholesky cholesky_solve cholesky_inverse lu_factor lu_solve lu_permutation
+    cholesky cholesky_or_nan cholesky_solve cholesky_inverse lu_factor lu_solve lu_permutation
     lu_parity ldl_factor ldl_solve ldl_slogdet
     qr qr_triangle qr_pivoted eigh eigvalsh eig eigvals svd expm
     solve_triangular solve_tridiagonal solve_banded map_on_host linear_rule
@@ -53,7 +54,7 @@ NAMES: tuple[str, ...] = tuple(
 # are products with an inverse.
 _PARTS = {
     clock.FACTORISATION: """
-    cholesky cholesky_inverse lu_factor ldl_factor qr qr_triangle qr_pivoted eigh eigvalsh eig
+    cholesky cholesky_or_nan cholesky_inverse lu_factor ldl_factor qr qr_triangle qr_pivoted eigh eigvalsh eig
     eigvals svd expm solve_tridiagonal solve_banded tridiagonal_pivots
     """.split(),
     clock.PRODUCTS: "cholesky_solve lu_solve ldl_solve solve_triangular".split(),
@@ -192,6 +193,24 @@ def _find(cls: type) -> ModuleType | None:
                 break
     _namespaces[cls] = found
     return found
+
+
+class Norm(NamedTuple):
+    """|x| along axes of an array on a device, found when it is fetched: with others at once. Its
+    square may vanish or overflow."""
+
+    array: Array
+    axis: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        axes = [axis % self.array.ndim for axis in self.axis]
+        return tuple([size for i, size in enumerate(self.array.shape) if i not in axes])
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether it is one number, of all entries."""
+        return math.prod(self.shape) == 1
 
 
 def adjoint(xp: Any, X: Array) -> Array:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..autodiff.determinants import slogdet_of_diagonal
-from ..backends import Array, adjoint, namespace_of
+from ..backends import Array, Norm, adjoint, namespace_of
 from ..backends.numpy.linalg import are_below
 from ..backends.shared import permute_rows
 from ..operators import LinearOperator
@@ -193,12 +193,7 @@ def qr_factor(xp: Any, A: Array) -> tuple[QRFactor, Array]:
     return QRFactor._of(Q, R, order), xp.any(dropped, axis=-1)
 
 
-# How factorisations are made.
-
-
-def _cholesky(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
-    L, ok = xp.cholesky(A)
-    return CholeskyFactor._of(L), xp.logical_not(ok)
+# How factorisations are made, and which broke down; None where that shows as NaN.
 
 
 def is_of(xp: Any, name: str, factor: Any, A: Array) -> Array | None:
@@ -230,7 +225,7 @@ def cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
 
 
 MAKE: dict[str, Callable[[Any, Array], tuple[LinearOperator, Array | None]]] = {
-    "Cholesky": _cholesky,
+    "Cholesky": lambda xp, A: (CholeskyFactor._of(xp.cholesky_or_nan(A)), None),
     "LDL": lambda xp, A: (LDLFactor._of(xp.ldl_factor(A)), None),
     "LU": lambda xp, A: (LUFactor._of(*xp.lu_factor(A)), None),
     "QR": qr_factor,
@@ -366,10 +361,10 @@ def squares(xp: Any, X: Array, axis: int = -2) -> Array:
     return xp.vecdot(X, X, axis=axis).real
 
 
-def rough_norms(xp: Any, X: Array, axis: Any = -2) -> Array:
-    """The norms along an axis, by squares which may overflow or vanish: one operation on a
-    device."""
-    return xp.rough_norm(xp.stop_gradient(X), axis)
+def rough_norms(xp: Any, X: Array, *axes: int) -> Norm:
+    """The norms along these axes, of columns if there are none, for a test: by squares which may
+    overflow or vanish."""
+    return Norm(xp.stop_gradient(X), axes or (-2,))
 
 
 def column_norms(xp: Any, X: Array) -> Array:
@@ -418,11 +413,11 @@ def are_small(xp: Any, R: Array, B: Array, tol: float) -> bool:
     return bool(xp.all((r <= b) & (b > 1e-30) & (b < 1e30)))
 
 
-def sizes_of_columns(xp: Any, B: Array) -> tuple[Array, ...]:
+def sizes_of_columns(xp: Any, B: Array) -> tuple[Any, ...]:
     """The norms of right sides; in a block `deferred`, where nothing is asked again, also their
     largest entries, by which zero is told from numbers whose squares vanish."""
     B = xp.stop_gradient(B)
-    norms = xp.rough_norm(B, -2)
+    norms = rough_norms(xp, B)
     return (norms, xp.max(xp.abs(B), axis=-2)) if state.waiting is not None else (norms,)
 
 

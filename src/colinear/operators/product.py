@@ -6,7 +6,7 @@ from functools import reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ..backends import Array, inner_products
+from ..backends import Array, Norm, inner_products
 from ..errors import ShapeError
 from ..properties import (
     POSITIVE_DEFINITE,
@@ -123,10 +123,10 @@ class Product(LinearOperator, init=False):
         least = 0.0 if found is None else float(found)
         return bound_by_norm(1 / least, X, B) if least > 0 else None
 
-    def _parts_of_bound(self, X: Array, B: Array) -> tuple[Array, ...] | None:
+    def _parts_of_bound(self, X: Array, B: Array) -> tuple[Any, ...] | None:
         """The numbers by which that bound is found: 1 / |A|, |x| and |b|, on a device."""
         least, xp = self._least, self.xp
-        norms = (xp.rough_norm(xp.stop_gradient(x), -2) for x in (X, B))
+        norms = (Norm(xp.stop_gradient(x), (-2,)) for x in (X, B))
         return None if least is None else (least, *norms)
 
     def _matmat(self, X: Array) -> Array:

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from ..shared import LENT_DTYPES, diagonal, extreme_scale, fft, half, ifft, itself
+from .. import Norm
+from ..shared import LENT_DTYPES, add_product, diagonal, extreme_scale, fft, half, ifft, itself
 from ..shared import never as is_compiling
 from .mesh import MESHES, is_explicit, is_spread, layout_on, mesh_of, move_to, place_of, whole
 
@@ -222,9 +223,9 @@ def is_on_device(x: Any) -> builtins.bool:
 
 
 def fetch(arrays: Any) -> list[np.ndarray]:
-    """The values of several arrays on the host, all of which are on their way before one is waited
-    for."""
-    arrays = list(arrays)
+    """The values of several arrays on the host, or of their norms, all of which are on their way
+    before one is waited for."""
+    arrays = [rough_norm(*x) if type(x) is Norm else x for x in arrays]
     return [whole(x) for x in arrays] if is_spread(arrays[0]) else jax.device_get(arrays)
 
 

@@ -17,6 +17,7 @@ from ...errors import BackendError, DeviceError
 from ..shared import (
     _lapack,
     _over_batch,
+    add_product,
     by_columns,
     diagonal,
     diagonals_matmul,

@@ -12,7 +12,8 @@ import torch
 from torch._C import _functorch
 
 from ..numpy import arrays as of_arrays
-from ..shared import common, diagonal, extreme_scale, fft, half, ifft
+from ..shared import add_product as add_matmul
+from ..shared import common, diagonal, fft, half, ifft
 from .arrays import (
     asarray,
     bfloat16,
@@ -119,6 +120,16 @@ def matmul(x: Any, y: Any) -> torch.Tensor:
     return torch.matmul(x, y)
 
 
+def add_product(B: Any, X: Any, Y: Any, c: int = 1) -> torch.Tensor:
+    """B + c X Y for c = 1 or -1, by one launch where torch can; one matrix is stored by columns."""
+    is_plain = X.ndim == Y.ndim and B.dtype == X.dtype == Y.dtype and type(X) is torch.Tensor
+    if is_plain and X.ndim == 2 and B.ndim == 2:
+        return torch.addmm(B.mT, Y.mT, X.mT, alpha=c).mT
+    if is_plain and X.ndim == 3 and X.shape[0] == Y.shape[0]:
+        return torch.baddbmm(B, X, Y, alpha=c)
+    return add_matmul(B, X, Y, c)
+
+
 def einsum(formula: str, *arrays: Any) -> torch.Tensor:
     return torch.einsum(formula, *common(*arrays))
 
@@ -194,16 +205,19 @@ def rough_norm(x: Any, axis: Any) -> torch.Tensor:
 
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
     """|x|. Where its square would vanish or overflow it is taken of x divided by its largest entry."""
-    size = torch.linalg.vector_norm(x, dim=axis, keepdim=keepdims)
-    if not x.numel():
-        return size
-    limits, seen = torch.finfo(size.dtype), peek(size)
-    low = math.sqrt(limits.tiny / limits.eps)
-    if seen is not None and low < seen.min() and seen.max() < math.inf:
-        return size
-    scale = extreme_scale(x, axis, limits)
-    norm = scale * torch.linalg.vector_norm(x / scale, dim=axis, keepdim=True)
-    return norm.reshape(size.shape)
+    norm = torch.linalg.vector_norm
+    limits = torch.finfo(x.dtype)
+    low, high = math.sqrt(limits.tiny / limits.eps), math.sqrt(limits.max * limits.eps)
+    if not x.numel() or not is_on_device(x):
+        size = norm(x, dim=axis, keepdim=keepdims)
+        seen = peek(size) if x.numel() else None
+        if not x.numel() or (seen is not None and low < seen.min() and seen.max() < math.inf):
+            return size
+    # the same scale as `extreme_scale` gives, or nearly so, by four launches: 1 of what is ordinary
+    largest = norm(x.detach(), math.inf, dim=axis, keepdim=True)
+    scale = (largest / largest.clamp(low, high)).clamp(limits.tiny, limits.max)
+    found = scale * norm(x / scale, dim=axis, keepdim=True)
+    return found if keepdims else found.squeeze() if axis is None else found.squeeze(axis)
 
 
 def _unless_empty(transform: Any) -> Any:

@@ -14,6 +14,7 @@ from torch import bfloat16, bool, complex64, complex128, float16, float32, float
 from torch._C import _functorch
 from torch.autograd import forward_ad
 
+from .. import Norm
 from ..shared import LENT_DTYPES, fold_in
 from ..shared import itself as staged  # what is computed from values can be seen too
 from .mesh import MESHES, device_in, gather_whole, is_mesh, is_spread, moved, placed
@@ -346,19 +347,58 @@ def is_on_device(x: Any) -> builtins.bool:
 
 
 def fetch(arrays: Any) -> list[np.ndarray]:
-    """The values of several tensors on the host, copied at once from one device."""
-    inside = [gather_whole(_values(x)) for x in arrays]
+    """The values of several tensors on the host, or of their norms, copied at once from one
+    device."""
     with torch._C._DisableFuncTorch():
-        if len(inside) == 1:
-            x = inside[0]
-            return [np.asarray(x.item()) if x.ndim == 0 else to_numpy(x)]
-        joined = to_numpy(torch.cat([x.detach().reshape(-1) for x in inside]))
-    found = []
-    for x, part in zip(inside, np.split(joined, np.cumsum([x.numel() for x in inside])[:-1])):
-        part = part if x.is_complex() else part.real
-        part = part.astype(HOST_DTYPES.get(x.dtype, part.dtype))  # its own again
-        found.append(part.reshape(tuple(x.shape)))
-    return found
+        inside = [
+            x._replace(array=_values(x.array).detach())
+            if type(x) is Norm
+            else gather_whole(_values(x))
+            for x in arrays
+        ]
+        parts = _with_norms(inside)
+        if len(parts) == 1:
+            x = parts[0]
+            found = np.asarray(x.item()) if x.ndim == 0 else to_numpy(x)
+            return [found.reshape(tuple(inside[0].shape))]
+        joined = to_numpy(torch.cat([x.detach().reshape(-1) for x in parts]))
+    values, end = [], 0
+    for x in inside:
+        start, end = end, end + math.prod(x.shape)
+        is_real = type(x) is Norm or not x.is_complex()
+        part = joined[start:end].real if is_real else joined[start:end]
+        if type(x) is not Norm and x.dtype in HOST_DTYPES:
+            part = part.astype(HOST_DTYPES[x.dtype], copy=False)  # its own again
+        values.append(part.reshape(tuple(x.shape)))
+    return values
+
+
+FEW_COLUMNS = 4  # whose norms are found one by one, with others
+
+
+def _with_norms(arrays: list[Any]) -> list[torch.Tensor]:
+    """The tensors, and norms in place of those that are asked for. Those of whole tensors, and of
+    columns that are stored as such, are found by one launch for each dtype."""
+    parts: list[Any] = []
+    joined: dict[torch.dtype, list[int]] = {}
+    for x in arrays:
+        y = x.array if type(x) is Norm else x
+        if type(x) is not Norm:
+            parts.append(x)
+        elif type(y) is not torch.Tensor or y.is_complex():
+            parts.append(gather_whole(torch.linalg.vector_norm(y, dim=x.axis)))
+        elif x.is_of_all:
+            joined.setdefault(y.dtype, []).append(len(parts))
+            parts.append(y)
+        elif y.ndim == 2 and x.axis == (-2,) and y.shape[1] <= FEW_COLUMNS and y.mT.is_contiguous():
+            joined.setdefault(y.dtype, []).extend(range(len(parts), len(parts) + y.shape[1]))
+            parts.extend(y.unbind(1))
+        else:
+            parts.append(torch.linalg.vector_norm(y, dim=x.axis))
+    for places in joined.values():
+        for i, norm in zip(places, torch._foreach_norm([parts[i] for i in places])):
+            parts[i] = norm
+    return parts
 
 
 def peek(x: Any) -> Any:

@@ -141,11 +141,10 @@ def _factor(xp: Any, M: Array, name: str, is_free: bool) -> Any:
     name = name if M.shape[-1] else "LU"
     if is_free and name == "Cholesky" and xp.is_traced(M):
         return cholesky_or_lu(xp, M)[0]
-    factor, broken = MAKE[name](xp, M)
+    factor, _ = MAKE[name](xp, M)
     right = is_of(xp, name, factor, M)
     if right is None:
         return factor
-    right = right if broken is None else right & ~broken
     seen = seen_value(xp, right) if is_free else None
     if seen is not None and not seen.all():
         report_fallback("Cholesky failed: A is not positive definite")

@@ -144,7 +144,10 @@ def _with_probe(xp: Any, B: Array | None, A: Array) -> Array:
     p = probe(xp, A.shape[-1], A.dtype if B is None else B.dtype, xp.device_of(A))
     if B is None:
         return p
-    return xp.concat([B, p if B.ndim == 2 else xp.broadcast_to(p, (*B.shape[:-1], 1))], axis=-1)
+    if B.ndim > 2:
+        return xp.concat([B, xp.broadcast_to(p, (*B.shape[:-1], 1))], axis=-1)
+    # by columns, as LAPACK takes them
+    return xp.matrix_transpose(xp.concat([xp.matrix_transpose(each) for each in (B, p)], axis=-2))
 
 
 # JAX runs programs of fewer than 1000 flops at once, others in a thread of their own (10 us). So the
@@ -157,7 +160,7 @@ def _judge(
     """The status of X in A X = B, whose last column is the probe, the relative residuals of the
     other columns, and the backward errors of all that was looked at.
 
-    `broken`: which factorisations of this name broke down, None if none can.
+    `broken`: which factorisations of this name broke down, None if that shows as NaN in X.
     """
     A, B, X = map(xp.stop_gradient, (A, B, X))
     eps, n, count = xp.eps(A.dtype), A.shape[-1], B.shape[-1] - 1
@@ -165,6 +168,7 @@ def _judge(
     # |A^-1 p| / |p| is |A^-1| / sqrt(n) or so for a p without structure: where this exceeds 1, A is
     # singular to working accuracy.
     growth = MARGIN * n * eps / probe_norm(n) * largest * x[..., -1]
+    is_whole = xp.isfinite(growth) if broken is None else ~broken
     residual, backward, most, fine = x[..., :0], x[..., :0], largest, True
     if count or state.left_out is None or not is_unseen(X):
         columns = slice(count or None)  # the right sides, the probe if there are none
@@ -177,7 +181,7 @@ def _judge(
     status = first_failure(
         xp,
         (xp.isfinite(most), Status.NONFINITE),
-        (broken is None or ~broken, _BROKEN.get(name, Status.SINGULAR)),
+        (is_whole, _BROKEN.get(name, Status.SINGULAR)),
         (growth < 1, Status.SINGULAR),
         (fine, Status.INACCURATE),
     )
@@ -195,10 +199,10 @@ def _is_plainly_right(xp: Any, A: Array, B: Array, X: Array, tol: float, broken:
         return solves(A, X, B, ratio, limit)
     A = xp.stop_gradient(A)
     if xp.is_on_device(X) and is_unseen(X):
-        limit, size = limit / probe_norm(n), rough_norms(xp, A, (-2, -1))
+        limit, size = limit / probe_norm(n), rough_norms(xp, A, -2, -1)
         test: Any = functools.partial(status_by_norms, limit, eps, tol, broken)
         if state.left_out is None:
-            R = B - xp.matmul(A, X)
+            R = xp.add_product(B, A, X, -1)
             norms = size, rough_norms(xp, X), rough_norms(xp, R), *sizes_of_columns(xp, B)
         else:  # the residual of the whole is asked for too: only the growth of A^-1 is left
             test = functools.partial(status_of_growth, limit, broken)
