@@ -256,9 +256,9 @@ def settle(reports: list[Info]) -> bool:
         return True
     found = ask([*(test for _, test in unread), *unasked])
     for (info, _), status in zip(unread, found):
-        object.__setattr__(info, "_status", status)
-        if status is Status.SUCCESS and not (info.method or info.children) and info in reports[1:]:
-            reports.remove(info)  # on the host it would not have been made
+        info.complete(status)
+    if unread:  # on the host they would not have been made
+        reports[:] = [info.without_empty_parts() for info in reports if not info.is_empty]
     return max(found) < FIRST_FAILURE
 
 

@@ -28,7 +28,7 @@ NAMES: tuple[str, ...] = tuple(
     asarray astype zeros ones full eye arange device_of device_memory device_name
     to_device to_numpy fetch copy own peek
     is_traced is_on_device staged is_differentiated is_compiling
-    abs conj real imag exp log sqrt sin cos sign where maximum minimum isfinite isnan
+    abs conj real imag reciprocal exp log sqrt sin cos sign where maximum minimum isfinite isnan
     logical_and logical_or logical_not angle
     sum prod max min any all mean argmax argsort sort cumsum
     reshape expand_dims squeeze moveaxis broadcast_to concat stack flip roll take take_along_axis
@@ -197,10 +197,11 @@ def _find(cls: type) -> ModuleType | None:
 
 class Norm(NamedTuple):
     """|x| along axes of an array on a device, found when it is fetched: with others at once. Its
-    square may vanish or overflow."""
+    square may vanish or overflow. Of the orders inf and -inf it is the largest and least |x_i|."""
 
     array: Array
     axis: tuple[int, ...]
+    order: float = 2
 
     @property
     def shape(self) -> tuple[int, ...]:

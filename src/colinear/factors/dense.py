@@ -197,7 +197,15 @@ def qr_factor(xp: Any, A: Array) -> tuple[QRFactor, Array]:
 
 
 def is_of(xp: Any, name: str, factor: Any, A: Array) -> Array | None:
-    """Whether factors found from the lower triangle are those of A; None if all of A was read."""
+    """Whether factors found from the lower triangle are those of A; None if all of A was read, or
+    if that is asked later."""
+    if name == "Cholesky" and is_unseen(A) and not xp.is_traced(A):
+        p, L = probe(xp, A.shape[-1], A.dtype, xp.device_of(A)), factor.L
+        R = xp.add_product(xp.matmul(A, p), L, xp.matmul(adjoint(xp, L), p), -1)
+        test = functools.partial(_is_small_beside, math.sqrt(xp.eps(A.dtype)))
+        norms = (rough_norms(xp, x, -2, -1) for x in (R, A))
+        if take_for_granted(test, *norms, failure=Status.NOT_POSITIVE_DEFINITE):
+            return None
     if name == "Cholesky":
         return reproduces(xp, A, times_adjoint(xp, factor.L))
     if name == "LDL":  # it is stable, so that the matrix that it factored is the one that it read
@@ -381,6 +389,11 @@ def reproduces(xp: Any, A: Array, again: Callable[[Array], Array]) -> Array:
     size = xp.max(xp.abs(A), axis=(-2, -1)) * A.shape[-1]
     error = xp.max(xp.abs(xp.matmul(A, p) - again(p)), axis=(-2, -1))
     return error <= math.sqrt(xp.eps(A.dtype)) * size
+
+
+def _is_small_beside(tol: float, error: Any, size: Any) -> bool:
+    """Whether a norm is small beside another, whose square has not overflowed or vanished."""
+    return bool(((error <= tol * size) & (1e-15 < size) & (size < np.inf)).all())
 
 
 def times_adjoint(xp: Any, L: Array) -> Callable[[Array], Array]:

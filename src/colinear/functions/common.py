@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..backends import Array, get, is_array, mesh_module, namespace_of
+from ..backends import Array, Norm, get, is_array, mesh_module, namespace_of
 from ..errors import ShapeError, TooLargeError
 from ..info import Info, report
 from ..operators import (
@@ -298,13 +298,13 @@ def reciprocal_spectrum(xp: Any, values: Array) -> Array:
     accuracy."""
     if 0 in values.shape:
         return values
+    if is_unseen(values):
+        test = functools.partial(_are_regular, MARGIN * xp.eps(values.dtype))
+        ends = [Norm(xp.stop_gradient(values), (-1,), order) for order in (-math.inf, math.inf)]
+        if take_for_granted(test, *ends, failure=Status.SINGULAR):
+            return xp.reciprocal(values)
     size = xp.abs(values)
     smallest, largest = xp.min(size, axis=-1), xp.max(size, axis=-1)
-    if is_unseen(size):
-        test = functools.partial(_are_regular, MARGIN * xp.eps(values.dtype))
-        ends = xp.stop_gradient(smallest), xp.stop_gradient(largest)
-        if take_for_granted(test, *ends, failure=Status.SINGULAR):
-            return 1 / values
     regular = smallest > MARGIN * xp.eps(values.dtype) * largest
     finite = xp.isfinite(smallest + largest)  # NaN stays through min and max
     report_failure(xp, (finite, Status.NONFINITE), (regular, Status.SINGULAR))

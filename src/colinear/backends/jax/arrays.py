@@ -25,7 +25,7 @@ from jax.numpy import (
     abs, all, angle, any, argmax, argsort, broadcast_to, concat, conj, cos, cumsum,
     exp, expand_dims, flip, imag, isfinite, isnan, log, logical_and, logical_not, logical_or,
     matrix_transpose, max, maximum, mean, min, minimum, moveaxis, prod, real,
-    reshape, result_type, roll, sign, sin, sort, sqrt, squeeze, stack, sum,
+    reciprocal, reshape, result_type, roll, sign, sin, sort, sqrt, squeeze, stack, sum,
     take_along_axis, tril, triu, where,
 )  # fmt: skip
 # isort: on
@@ -289,9 +289,11 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> jax.Array:
     return jnp.sum(jnp.conj(x) * y, axis=axis)
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def rough_norm(x: Any, axis: Any) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def rough_norm(x: Any, axis: Any, order: float = 2) -> jax.Array:
     """|x| along axes, by squares which may vanish or overflow."""
+    if order != 2:
+        return (jnp.max if order > 0 else jnp.min)(jnp.abs(x), axis=axis)
     return jnp.sqrt(jnp.sum(jnp.real(x * jnp.conj(x)), axis=axis))
 
 

@@ -32,7 +32,7 @@ from .mesh import is_spread
 # isort: off
 from torch import (
     abs, all, angle, any, argmax, argsort, broadcast_to, concat, conj, cos, cumsum, exp, isnan, log,
-    logical_and, logical_not, logical_or, mean, prod, real, reshape, sin, sqrt, squeeze,
+    logical_and, logical_not, logical_or, mean, prod, real, reciprocal, reshape, sin, sqrt, squeeze,
     stack, sum, tril, triu, where,
 )  # fmt: skip
 # isort: on
@@ -198,9 +198,9 @@ def dot_real(x: Any, y: Any) -> Any:
     return found if is_on_device(x) else found.item()
 
 
-def rough_norm(x: Any, axis: Any) -> torch.Tensor:
+def rough_norm(x: Any, axis: Any, order: float = 2) -> torch.Tensor:
     """|x| along axes, by squares which may vanish or overflow."""
-    return torch.linalg.vector_norm(x, dim=axis)
+    return torch.linalg.vector_norm(x, order, axis)
 
 
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:

@@ -201,7 +201,7 @@ def device_memory(device: Any, free: builtins.bool = False) -> float:
     device = device_in(device)
     if device.type != "cuda":
         return math.inf
-    if not free:
+    if not free or torch.cuda.is_current_stream_capturing():
         return float(torch.cuda.get_device_properties(device).total_memory)
     # what torch holds in reserve is free too
     reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -350,7 +350,7 @@ def fetch(arrays: Any) -> list[np.ndarray]:
     """The values of several tensors on the host, or of their norms, copied at once from one
     device."""
     with torch._C._DisableFuncTorch():
-        inside = [
+        inside: list[Any] = [
             x._replace(array=_values(x.array).detach())
             if type(x) is Norm
             else gather_whole(_values(x))
@@ -382,11 +382,12 @@ def _with_norms(arrays: list[Any]) -> list[torch.Tensor]:
     parts: list[Any] = []
     joined: dict[torch.dtype, list[int]] = {}
     for x in arrays:
-        y = x.array if type(x) is Norm else x
-        if type(x) is not Norm:
+        if not isinstance(x, Norm):
             parts.append(x)
-        elif type(y) is not torch.Tensor or y.is_complex():
-            parts.append(gather_whole(torch.linalg.vector_norm(y, dim=x.axis)))
+            continue
+        y = x.array
+        if type(y) is not torch.Tensor or y.is_complex() or x.order != 2:
+            parts.append(gather_whole(torch.linalg.vector_norm(y, x.order, x.axis)))
         elif x.is_of_all:
             joined.setdefault(y.dtype, []).append(len(parts))
             parts.append(y)
@@ -394,7 +395,7 @@ def _with_norms(arrays: list[Any]) -> list[torch.Tensor]:
             joined.setdefault(y.dtype, []).extend(range(len(parts), len(parts) + y.shape[1]))
             parts.extend(y.unbind(1))
         else:
-            parts.append(torch.linalg.vector_norm(y, dim=x.axis))
+            parts.append(torch.linalg.vector_norm(y, x.order, x.axis))
     for places in joined.values():
         for i, norm in zip(places, torch._foreach_norm([parts[i] for i in places])):
             parts[i] = norm

@@ -18,7 +18,7 @@ from ...methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
 from ...operators import Dense, Diagonal, LinearOperator, ScaledIdentity, Triangular
 from ...operators.context import kind_of
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import Status, take_for_granted
+from ...status import Status, is_unseen, take_for_granted
 from ..common import (
     dense,
     filled,
@@ -159,8 +159,14 @@ def _factor(xp: Any, M: Array, name: str, is_free: bool) -> Any:
 def report_determinant(xp: Any, sign: Array, logarithm: Array) -> Determinant:
     """Return sign and logarithm, and report their status: -inf is the logarithm of a singular operator's
     determinant; NaN and inf are those of no finite matrix."""
-    report_status(xp, outcome(xp, logarithm < math.inf, Status.NONFINITE))
+    held = xp.stop_gradient(logarithm)
+    if not (is_unseen(held) and take_for_granted(_is_logarithm, held, failure=Status.NONFINITE)):
+        report_status(xp, outcome(xp, logarithm < math.inf, Status.NONFINITE))
     return sign, logarithm
+
+
+def _is_logarithm(values: Any) -> bool:
+    return bool((values < math.inf).all())
 
 
 slogdet = function("slogdet", base=sign_and_logarithm)
