@@ -125,3 +125,46 @@ def test_an_estimate_that_fails_on_a_device_runs_once(monkeypatch: Any) -> None:
         _, info = co.solve_and_logdet(A, d, method, info=True)
     assert info.status is co.Status.MAX_ITERATIONS
     assert len(runs) == 1
+
+
+def test_noise_whose_sign_is_on_the_device_is_taken_to_be_positive_until_cholesky_fails() -> None:
+    M = torch.randn(40, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    K, b = M @ M.mT, M[0]
+    for noise, is_positive in ((0.5, True), (-5.0, False)):
+        for term in (torch.tensor(noise) * co.Identity(40), co.Diagonal(torch.full((40,), noise))):
+            A = co.PSD(K) + term.to(dtype=torch.float64)
+            expected = co.solve(A, b), co.logdet(A)
+            with pretended(), warnings.catch_warnings():
+                warnings.simplefilter("error")
+                assert "Cholesky" in str(co.explain(co.solve, A, b))
+                assert "Cholesky" in str(co.explain(co.slogdet, A))
+                with counted() as looks:
+                    found = co.solve(A, b), co.logdet(A)
+                info = co.solve(A, b, info=True)[1]
+                with co.deferred():  # where nothing is tried
+                    later = co.solve(A, b), co.logdet(A)
+            for given in (found, later):
+                torch.testing.assert_close(given, expected)
+            assert info.method == ("Cholesky" if is_positive else "LU")
+            assert len(looks) == 2 or not is_positive
+
+
+@pytest.mark.parametrize("is_symmetric", [True, False])
+def test_matrices_on_a_device_are_seen_to_be_self_adjoint(is_symmetric: bool) -> None:
+    M = torch.randn(30, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    M = M @ M.mT if is_symmetric else M
+    for A in (
+        co.KroneckerSum(M, M[:7, :7].clone()),
+        co.Kronecker(M, M[:7, :7].clone()) + 0.3 * co.Identity(210),
+    ):
+        b = torch.ones(210, dtype=torch.float64)
+        expected = co.solve(A, b)
+        with pretended(), counted() as looks:
+            found = co.solve(A, b)
+            assert len(looks) == 2
+            plan = str(co.explain(co.solve, A, b))
+        assert ("Eigh" in plan) == is_symmetric
+        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
+        with pretended(), co.deferred(), counted() as looks:  # where nothing waits
+            co.solve(A, b)
+            assert not looks

@@ -202,7 +202,7 @@ def is_of(xp: Any, name: str, factor: Any, A: Array) -> Array | None:
     if name == "Cholesky" and is_unseen(A) and not xp.is_traced(A):
         p, L = probe(xp, A.shape[-1], A.dtype, xp.device_of(A)), factor.L
         R = xp.add_product(xp.matmul(A, p), L, xp.matmul(adjoint(xp, L), p), -1)
-        test = functools.partial(_is_small_beside, math.sqrt(xp.eps(A.dtype)))
+        test = functools.partial(is_small_beside, math.sqrt(xp.eps(A.dtype)))
         norms = (rough_norms(xp, x, -2, -1) for x in (R, A))
         if take_for_granted(test, *norms, failure=Status.NOT_POSITIVE_DEFINITE):
             return None
@@ -391,7 +391,7 @@ def reproduces(xp: Any, A: Array, again: Callable[[Array], Array]) -> Array:
     return error <= math.sqrt(xp.eps(A.dtype)) * size
 
 
-def _is_small_beside(tol: float, error: Any, size: Any) -> bool:
+def is_small_beside(tol: float, error: Any, size: Any) -> bool:
     """Whether a norm is small beside another, whose square has not overflowed or vanished."""
     return bool(((error <= tol * size) & (1e-15 < size) & (size < np.inf)).all())
 

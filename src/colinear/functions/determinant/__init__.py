@@ -23,6 +23,7 @@ from ..common import (
     dense,
     filled,
     ignore_float_errors,
+    may_be_positive,
     outcome,
     report_failure,
     report_finite,
@@ -35,7 +36,7 @@ from ..common import (
 from ..diagonal import diag
 from ..solve.cost import is_too_large
 from ..solve.elimination import fits_as_a_whole, report_fallback
-from ..solve.inverse import ONE_TRIANGLE, factorisation_cost
+from ..solve.inverse import ONE_TRIANGLE, factorisation_cost, why_first
 from ..stochastic.estimators import announce
 from ..stochastic.quadrature import logarithm_by_quadrature
 
@@ -91,8 +92,10 @@ def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> Choic
         return Choice(lambda: _by_quadrature(A, found, is_free), "SLQ", work, why, like)
     name, why = chosen.name, "asked for"
     if is_free:
-        name, known = ("Cholesky", "") if A.properties & POSITIVE_SEMIDEFINITE else ("LU", "not ")
-        why = f"A is {known}known to be positive semidefinite"
+        is_tried = A.properties & POSITIVE_SEMIDEFINITE or may_be_positive(A)
+        name, why = "LU", "A is not known to be positive semidefinite"
+        if is_tried:
+            name, why = "Cholesky", why_first(A, "Cholesky")
     cost = partial(factorisation_cost, A, name)
     return Choice(lambda: _by_factor(A, name, is_free), name, cost, why, like)
 

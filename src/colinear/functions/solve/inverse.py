@@ -45,6 +45,7 @@ from ..common import (
     host_value,
     identity_like,
     ignore_float_errors,
+    may_be_positive,
     report_arrays,
     seen_value,
     square_size,
@@ -85,14 +86,15 @@ class Solution(NamedTuple):
 
 
 def candidates(A: LinearOperator, method: Method) -> list[str]:
-    """The factorisations to try, in order. LDL has no derivative; LU gives the same answer."""
+    """The factorisations to try, in order. LDL has no derivative, and on a device eigenvectors take
+    its place; LU gives the same answer."""
     is_plain = values_are_seen(A)
     if not isinstance(method, Auto):
         return [method.name if is_plain or not isinstance(method, LDL) else "LU"]
     names = ["LU", "QR"]
-    if A.properties & SELF_ADJOINT and is_plain:
+    if A.properties & SELF_ADJOINT and is_plain and not any(map(A.xp.is_on_device, A.arrays())):
         names.insert(0, "LDL")
-    if A.properties & POSITIVE_SEMIDEFINITE:
+    if A.properties & POSITIVE_SEMIDEFINITE or may_be_positive(A):
         names.insert(0, "Cholesky")
     return names
 
@@ -110,15 +112,20 @@ def factorise(
     chosen = AUTO if method is None else fitting(function, method, *FACTORISATIONS)
     names = candidates(A, chosen)
     cost = functools.partial(factorisation_cost, A, names[0])
-    why = _WHY[names[0]] if isinstance(chosen, Auto) else "asked for"
+    why = why_first(A, names[0]) if isinstance(chosen, Auto) else "asked for"
     return Choice(lambda: finish(_solution(A, B, chosen, names)), names[0], cost, why, like)
 
 
-_WHY = {
-    "Cholesky": "A is known to be positive semidefinite",
-    "LDL": "A is known to be self-adjoint",
-    "LU": "nothing is known of A",
-}
+def why_first(A: LinearOperator, name: str) -> str:
+    """The reason why `Auto` takes this factorisation first."""
+    if name == "Cholesky" and not A.properties & POSITIVE_SEMIDEFINITE:
+        return "A is positive semidefinite if no number on the device is negative, which Cholesky shows"
+    known = "positive semidefinite" if name == "Cholesky" else "self-adjoint"
+    if name == "LU" and not A.properties & SELF_ADJOINT:
+        return "nothing is known of A"
+    return f"A is known to be {known}"
+
+
 FACTORISATIONS = (Cholesky, LDL, LU, QR)
 _FLOPS = {"Cholesky": 1 / 3, "LDL": 1 / 3, "LU": 2 / 3, "QR": 4 / 3}
 
