@@ -34,9 +34,9 @@ from ..common import (
     to_result_dtype,
 )
 from ..diagonal import diag
-from ..solve.cost import is_too_large
+from ..solve.cost import is_too_large, why_first
 from ..solve.elimination import fits_as_a_whole, report_fallback
-from ..solve.inverse import ONE_TRIANGLE, factorisation_cost, why_first
+from ..solve.inverse import ONE_TRIANGLE, factorisation_cost
 from ..stochastic.estimators import announce
 from ..stochastic.quadrature import logarithm_by_quadrature
 

@@ -52,7 +52,7 @@ from ..common import (
     values_are_seen,
 )
 from .auto import apply_method, is_iterative, iterate, iterated, iterates
-from .cost import dense_work, itemsize, lapack_cost, largest_dense
+from .cost import dense_work, itemsize, lapack_cost, largest_dense, why_first
 from .trials import attempt, attempts
 
 # --------------------------------------------------------------------------------------------------
@@ -114,16 +114,6 @@ def factorise(
     cost = functools.partial(factorisation_cost, A, names[0])
     why = why_first(A, names[0]) if isinstance(chosen, Auto) else "asked for"
     return Choice(lambda: finish(_solution(A, B, chosen, names)), names[0], cost, why, like)
-
-
-def why_first(A: LinearOperator, name: str) -> str:
-    """The reason why `Auto` takes this factorisation first."""
-    if name == "Cholesky" and not A.properties & POSITIVE_SEMIDEFINITE:
-        return "A is positive semidefinite if no number on the device is negative, which Cholesky shows"
-    known = "positive semidefinite" if name == "Cholesky" else "self-adjoint"
-    if name == "LU" and not A.properties & SELF_ADJOINT:
-        return "nothing is known of A"
-    return f"A is known to be {known}"
 
 
 FACTORISATIONS = (Cholesky, LDL, LU, QR)
