@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import math
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -202,16 +201,6 @@ class Norm(NamedTuple):
     array: Array
     axis: tuple[int, ...]
     order: float = 2
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        axes = [axis % self.array.ndim for axis in self.axis]
-        return tuple([size for i, size in enumerate(self.array.shape) if i not in axes])
-
-    @property
-    def is_of_all(self) -> bool:
-        """Whether it is one number, of all entries."""
-        return math.prod(self.shape) == 1
 
 
 def adjoint(xp: Any, X: Array) -> Array:

@@ -350,56 +350,60 @@ def fetch(arrays: Any) -> list[np.ndarray]:
     """The values of several tensors on the host, or of their norms, copied at once from one
     device."""
     with torch._C._DisableFuncTorch():
-        inside: list[Any] = [
-            x._replace(array=_values(x.array).detach())
-            if type(x) is Norm
-            else gather_whole(_values(x))
-            for x in arrays
-        ]
-        parts = _with_norms(inside)
-        if len(parts) == 1:
+        parts, sizes = _parts(arrays)
+        if len(parts) == 1 == len(arrays):
             x = parts[0]
             found = np.asarray(x.item()) if x.ndim == 0 else to_numpy(x)
-            return [found.reshape(tuple(inside[0].shape))]
-        joined = to_numpy(torch.cat([x.detach().reshape(-1) for x in parts]))
+            return [found if type(arrays[0]) is not Norm else found.reshape(sizes[0])]
+        is_flat = len({(x.ndim, x.dtype) for x in parts}) == 1 and parts[0].ndim == 0
+        joined = torch.stack(parts) if is_flat else torch.cat([x.reshape(-1) for x in parts])
+        joined = to_numpy(joined)
     values, end = [], 0
-    for x in inside:
-        start, end = end, end + math.prod(x.shape)
-        is_real = type(x) is Norm or not x.is_complex()
-        part = joined[start:end].real if is_real else joined[start:end]
-        if type(x) is not Norm and x.dtype in HOST_DTYPES:
-            part = part.astype(HOST_DTYPES[x.dtype], copy=False)  # its own again
-        values.append(part.reshape(tuple(x.shape)))
+    for x, size in zip(arrays, sizes):
+        start, end = end, end + math.prod(size)
+        part = joined[start:end]
+        if type(x) is Norm:
+            part = part.real
+        elif x.dtype in HOST_DTYPES:  # its own again
+            part = (part if x.is_complex() else part.real).astype(HOST_DTYPES[x.dtype], copy=False)
+        values.append(part.reshape(size))
     return values
 
 
 FEW_COLUMNS = 4  # whose norms are found one by one, with others
 
 
-def _with_norms(arrays: list[Any]) -> list[torch.Tensor]:
-    """The tensors, and norms in place of those that are asked for. Those of whole tensors, and of
-    columns that are stored as such, are found by one launch for each dtype."""
+def _parts(arrays: Any) -> tuple[list[Any], list[tuple[int, ...]]]:
+    """Tensors and, in place of norms that are asked for, the norms, in one piece or several, and the
+    sizes of each. Norms of whole tensors, and of columns that are stored as such, are found by one
+    launch for each dtype."""
     parts: list[Any] = []
+    sizes: list[tuple[int, ...]] = []
     joined: dict[torch.dtype, list[int]] = {}
     for x in arrays:
-        if not isinstance(x, Norm):
-            parts.append(x)
+        if type(x) is not Norm:
+            parts.append(gather_whole(_values(x)).detach())
+            sizes.append(tuple(x.shape))
             continue
-        y = x.array
-        if type(y) is not torch.Tensor or y.is_complex() or x.order != 2:
-            parts.append(gather_whole(torch.linalg.vector_norm(y, x.order, x.axis)))
-        elif x.is_of_all:
-            joined.setdefault(y.dtype, []).append(len(parts))
-            parts.append(y)
-        elif y.ndim == 2 and x.axis == (-2,) and y.shape[1] <= FEW_COLUMNS and y.mT.is_contiguous():
-            joined.setdefault(y.dtype, []).extend(range(len(parts), len(parts) + y.shape[1]))
-            parts.extend(y.unbind(1))
-        else:
-            parts.append(torch.linalg.vector_norm(y, x.order, x.axis))
+        y = _values(x.array)
+        n, columns = y.ndim, y.shape[1] if y.ndim == 2 and x.axis == (-2,) else 0
+        if x.order == 2 and type(y) is torch.Tensor and not y.is_complex():
+            if len(x.axis) == n or columns == 1:
+                joined.setdefault(y.dtype, []).append(len(parts))
+                parts.append(y)
+                sizes.append((columns,) if columns else ())
+                continue
+            if columns and columns <= FEW_COLUMNS and y.stride(0) == 1:
+                joined.setdefault(y.dtype, []).extend(range(len(parts), len(parts) + columns))
+                parts.extend(y.unbind(1))
+                sizes.append((columns,))
+                continue
+        parts.append(gather_whole(torch.linalg.vector_norm(y, x.order, x.axis)))
+        sizes.append(tuple(parts[-1].shape))
     for places in joined.values():
         for i, norm in zip(places, torch._foreach_norm([parts[i] for i in places])):
             parts[i] = norm
-    return parts
+    return parts, sizes
 
 
 def peek(x: Any) -> Any:
