@@ -26,6 +26,7 @@ def forget() -> None:
     rates._MEASURED.clear()
     rates._TRIED.clear()
     rates._KNOWN.clear()
+    rates._FREE.clear()
 
 
 @pytest.fixture
@@ -159,8 +160,18 @@ def test_blocks_and_stored_kernels_are_as_large_as_the_device_allows(
     forget()
     assert rates.memory_of_block(A) == 2.0**30
     assert rates.memory_to_store(A) == 4 * 2.0**30  # half of what is free
+    assert rates.memory_to_form(A) == 4 * 2.0**30  # a sixteenth of all
+    assert (
+        rates.share_of_memory(A, 1 / 2, math.inf) == 6 * 2.0**30
+    )  # three quarters of what is free
+    assert rates.memory_in_words(A) == "8 of 64 GiB are free on the device"
+    monkeypatch.setattr(rates, "_memory", lambda backend, device, free=False: 2.0**30)
+    assert rates.memory_to_form(A) == 4 * 2.0**30  # it is read once a second
+    monkeypatch.setattr(rates, "FREE_FOR_S", 0.0)
+    assert rates.memory_to_form(A) == 0.75 * 2.0**30
     monkeypatch.setenv("COLINEAR_RATES", "builtin")
     forget()
+    assert rates.memory_in_words(A) == ""
     assert rates.memory_of_block(A) == 2.0**31
     assert rates.memory_to_store(A) == 2.0**30
 

@@ -24,7 +24,7 @@ from .dispatch.resolution import guard_name
 from .info import Scope, draw, state
 from .operators.printing import write
 from .plotting import plot_costs
-from .rates import Rates, rates_of
+from .rates import Rates, memory_in_words, rates_of
 
 __all__ = ["Cost", "Plan", "explain"]
 
@@ -211,7 +211,7 @@ class Planner:
             self.first = A
         siblings, self.plans, self.has_begun = self.plans, [], True
         rates = rates_of(A)
-        self.figures = rates.origin
+        self.figures = "; ".join(filter(None, (rates.origin, memory_in_words(A))))
         try:
             name, identity = chosen.name, chosen.identity
             own = None if chosen.cost is None else chosen.cost(A)

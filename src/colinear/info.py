@@ -147,7 +147,8 @@ class Info:
         if type(status) is Status:
             return status
         if isinstance(status, Pending):
-            status = status.read()
+            self.complete(status.read())
+            return self._status
         elif isinstance(status, int) or (getattr(status, "shape", None) == () and may_read(status)):
             status = Status(int(status))
         object.__setattr__(self, "_status", status)
@@ -164,6 +165,28 @@ class Info:
     def failed(self) -> Any:
         """Whether the status is a failure."""
         return failed(self.status)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says no more than that nothing failed."""
+        is_said = self.method or self.function or self.message or self.children
+        numbers = self.iterations, self.matvecs, self.residual, self.error, self.history
+        is_counted = any(number is not None for number in numbers)
+        return self._status is Status.SUCCESS and not (is_said or is_counted)
+
+    def without_empty_parts(self) -> Info:
+        """Itself, rid of the parts that say no more than that nothing failed."""
+        if self.children:
+            kept = [each.without_empty_parts() for each in self.children if not each.is_empty]
+            object.__setattr__(self, "children", tuple(kept))
+        return self
+
+    def complete(self, status: Status) -> None:
+        """Set a status that was still to be read; what was said of its failure goes if it is
+        none."""
+        object.__setattr__(self, "_status", status)
+        if status is Status.SUCCESS:
+            object.__setattr__(self, "message", "")
 
     def replace(self, **changes: Any) -> Info:
         """A copy with some fields changed."""

@@ -33,6 +33,8 @@ CUBE_S = 6.25  # seconds of n^3 flops, up to which a matrix of n rows is formed 
 SHARE_TO_FORM = 1 / 16  # of the memory, that a matrix may take that is made unasked
 SHARE_TO_STORE = 1 / 8  # of a device's, that a kernel's may for the time of an iteration
 SHARE_OF_BLOCK = 1 / 64  # of a device's, that a block of a computation may take
+SHARE_OF_FREE = 3 / 4  # of what is free on a device, that one matrix may take at most
+FREE_FOR_S = 1.0  # seconds for which that is not read again
 HOST_BLOCK = 2.0**27  # bytes of one on the host, whose memory is slower than its caches
 DEVICE_BLOCK = 2.0**31  # and on a device of which nothing is to be known
 OUT_OF_CORE = 2.0**24  # bytes that are made unasked of what is not in memory
@@ -129,11 +131,35 @@ def memory_of(A: Any) -> float:
     return _machine(A).memory
 
 
+def free_memory_of(A: Any) -> float:
+    """Bytes that are free on the device where A is, as they were within the last second; infinity
+    for the host, where they are not known, and where every machine is to decide alike."""
+    place = _place(A)
+    if place[1] is None or _is_fixed() or backends.get(place[0]).is_compiling():
+        return math.inf
+    now = time.monotonic()
+    read, free = _FREE.get(place, (-math.inf, math.inf))
+    if now > read + FREE_FOR_S:
+        free = _memory(*place, free=True)
+        _FREE[place] = now, free
+    return free
+
+
+def memory_in_words(A: Any) -> str:
+    """What is free of the memory of the device where A is; empty where that does not count."""
+    free, all_of_it = free_memory_of(A), memory_of(A)
+    if not free < all_of_it < math.inf:
+        return ""
+    return f"{free / 2**30:.3g} of {all_of_it / 2**30:.3g} GiB are free on the device"
+
+
 def share_of_memory(A: Any, fraction: float, otherwise: float) -> float:
-    """Bytes: this fraction of the memory of the machine, or of the device where A is; `otherwise`
-    where that is not known. Little for what lies in files: there it is to stay."""
+    """Bytes: this fraction of the memory of the machine, or of the device where A is, and there no
+    more than most of what is free; `otherwise` where they are not known. Little for what lies in
+    files: there it is to stay."""
     memory = _machine(A).shared_memory
     share = fraction * memory if memory < math.inf else otherwise
+    share = min(share, SHARE_OF_FREE * free_memory_of(A))
     is_numpy = getattr(getattr(A, "_context", None), "backend", None) == "numpy"
     return min(share, OUT_OF_CORE) if is_numpy and A._is_out_of_core else share
 
@@ -147,10 +173,9 @@ def memory_to_form(A: Any) -> float:
 def memory_to_store(A: Any) -> float:
     """Bytes that a matrix may take which is stored for the time of an iteration: on a device, of
     what is free there too."""
-    device = _place(A)[1]
-    if device is None or _is_fixed():
+    if _place(A)[1] is None or _is_fixed():
         return memory_to_form(A)
-    return min(SHARE_TO_STORE * memory_of(A), _memory(*_place(A), free=True) / 2)
+    return min(SHARE_TO_STORE * memory_of(A), free_memory_of(A) / 2)
 
 
 def memory_of_block(A: Any) -> float:
@@ -204,6 +229,7 @@ def calibrate(backend: str = "numpy", device: Any = None) -> Rates:
 # --------------------------------------------------------------------------------------------------
 
 _KNOWN: dict[tuple[str, Any], Machine] = {}  # which torch.compile can look up
+_FREE: dict[tuple[str, Any], tuple[float, float]] = {}  # when it was read, and what was free
 _MEASURED: dict[str, Rates] = {}  # in this process, which may not be able to write them
 _TRIED: set[tuple[str, Any]] = set()  # where a call has calibrated, or could not
 

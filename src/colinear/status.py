@@ -173,9 +173,14 @@ def may_read(x: Any) -> bool:
 class Test(NamedTuple):
     """A test of values on a device that is asked later, all in one copy to the host."""
 
-    arrays: tuple[Any, ...]
+    arrays: tuple[Any, ...]  # or norms of them
     judge: Callable[..., Any]  # whether it is passed, or the status, of the values as NumPy arrays
     failure: Status
+
+    def with_norms(self) -> Test:
+        """The same test, which holds no array whose norm is all that it looks at."""
+        norm = lambda x: _namespace(x).rough_norm(*x) if type(x) is backends.Norm else x
+        return self._replace(arrays=tuple(map(norm, self.arrays)))
 
     def status(self, values: Iterator[Any]) -> Status:
         """The status by the next of these values."""
@@ -209,7 +214,7 @@ def take_for_granted(
         return False
     if failure is None and state.waiting is not None:
         return False
-    if any(_namespace(x).is_traced(x) for x in arrays):
+    if any(_namespace(x).is_traced(getattr(x, "array", x)) for x in arrays):
         return False
     if state.current.planner is None:  # type: ignore[union-attr]
         state.unasked.append(Test(arrays, judge, failure or Status.INACCURATE))
@@ -251,9 +256,9 @@ def settle(reports: list[Info]) -> bool:
         return True
     found = ask([*(test for _, test in unread), *unasked])
     for (info, _), status in zip(unread, found):
-        object.__setattr__(info, "_status", status)
-        if status is Status.SUCCESS and not (info.method or info.children) and info in reports[1:]:
-            reports.remove(info)  # on the host it would not have been made
+        info.complete(status)
+    if unread:  # on the host they would not have been made
+        reports[:] = [info.without_empty_parts() for info in reports if not info.is_empty]
     return max(found) < FIRST_FAILURE
 
 
@@ -275,7 +280,8 @@ def unread_statuses(infos: Iterable[Info]) -> Iterator[tuple[Info, Test]]:
 
 
 def _namespace(x: Any) -> Any:
-    """The backend of a status that is no integer."""
+    """The backend of a status that is no integer, or of what a test looks at."""
+    x = x.array if type(x) is backends.Norm else x
     return backends.namespace_of(x) or backends.get("numpy")
 
 
@@ -478,7 +484,8 @@ def tell_later(info: Info, on_failure: str) -> None:
     """Complete this at the end of the block `deferred`, and tell of it if it is a failure."""
     assert state.waiting is not None
     if state.unasked:
-        object.__setattr__(info, "_status", Pending(info._status, state.unasked))
+        tests = [test.with_norms() for test in state.unasked]
+        object.__setattr__(info, "_status", Pending(info._status, tests))
         state.unasked = []
     frame = sys._getframe(users_level() - 1)
     state.waiting.append(

@@ -5,6 +5,7 @@ There is no GPU here: CPU tensors are taken to be on a device. `tests/gpu/test_s
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import warnings
 from typing import Any
@@ -16,7 +17,7 @@ from support.synchronisations import CALLS, LOOKS, allowed, counted, pretended
 from test_functions import FUNCTIONS
 
 import colinear as co
-from colinear import backends
+from colinear import backends, gp
 
 torch = pytest.importorskip("torch")
 
@@ -96,3 +97,74 @@ def test_arnoldi_ends_where_a_matrix_on_a_device_is_not_finite() -> None:
     with pretended():
         _, info = co.eig(co.opaque(M), 2, method=co.Arnoldi(), info=True)
     assert info.status is co.Status.NONFINITE
+
+
+def test_what_would_be_said_of_a_failure_is_not_said_beside_success() -> None:
+    M = torch.randn(60, 60, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    K, y = co.PSD(M @ M.mT + torch.eye(60)), M[0]
+    for A in (K, K + 0.1 * co.Identity(60), co.Kronecker(K, K) + 0.1 * co.Identity(3600)):
+        b = torch.ones(A.shape[-1], dtype=torch.float64)
+        expected = repr(gp.log_marginal_likelihood(A, b, info=True)[1]).count("positive")
+        with pretended(), counted() as looks:
+            _, info = gp.log_marginal_likelihood(A, b, info=True)
+        assert info.status is co.Status.SUCCESS
+        assert len(looks) == 1
+        assert repr(info).count("positive") == expected == 0
+        assert "claimed" not in repr(info)
+    with pretended(), pytest.warns(co.ConvergenceWarning, match="not positive: add noise"):
+        gp.log_marginal_likelihood(co.PSD(torch.diag(y)), y)
+
+
+def test_an_estimate_that_fails_on_a_device_runs_once(monkeypatch: Any) -> None:
+    module, runs = importlib.import_module("colinear.functions.stochastic.solve_and_logdet"), []
+    run = module._run
+    monkeypatch.setattr(module, "_run", lambda *given: runs.append(1) or run(*given))
+    d = torch.logspace(-12, 0, 60, dtype=torch.float64)
+    A, method = co.PSD(co.opaque(torch.diag(d))), co.SLQ(5, max_iters=3)
+    with pretended():
+        _, info = co.solve_and_logdet(A, d, method, info=True)
+    assert info.status is co.Status.MAX_ITERATIONS
+    assert len(runs) == 1
+
+
+def test_noise_whose_sign_is_on_the_device_is_taken_to_be_positive_until_cholesky_fails() -> None:
+    M = torch.randn(40, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    K, b = M @ M.mT, M[0]
+    for noise, is_positive in ((0.5, True), (-5.0, False)):
+        for term in (torch.tensor(noise) * co.Identity(40), co.Diagonal(torch.full((40,), noise))):
+            A = co.PSD(K) + term.to(dtype=torch.float64)
+            expected = co.solve(A, b), co.logdet(A)
+            with pretended(), warnings.catch_warnings():
+                warnings.simplefilter("error")
+                assert "Cholesky" in str(co.explain(co.solve, A, b))
+                assert "Cholesky" in str(co.explain(co.slogdet, A))
+                with counted() as looks:
+                    found = co.solve(A, b), co.logdet(A)
+                info = co.solve(A, b, info=True)[1]
+                with co.deferred():  # where nothing is tried
+                    later = co.solve(A, b), co.logdet(A)
+            for given in (found, later):
+                torch.testing.assert_close(given, expected)
+            assert info.method == ("Cholesky" if is_positive else "LU")
+            assert len(looks) == 2 or not is_positive
+
+
+@pytest.mark.parametrize("is_symmetric", [True, False])
+def test_matrices_on_a_device_are_seen_to_be_self_adjoint(is_symmetric: bool) -> None:
+    M = torch.randn(30, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    M = M @ M.mT if is_symmetric else M
+    for A in (
+        co.KroneckerSum(M, M[:7, :7].clone()),
+        co.Kronecker(M, M[:7, :7].clone()) + 0.3 * co.Identity(210),
+    ):
+        b = torch.ones(210, dtype=torch.float64)
+        expected = co.solve(A, b)
+        with pretended(), counted() as looks:
+            found = co.solve(A, b)
+            assert len(looks) == 2
+            plan = str(co.explain(co.solve, A, b))
+        assert ("Eigh" in plan) == is_symmetric
+        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
+        with pretended(), co.deferred(), counted() as looks:  # where nothing waits
+            co.solve(A, b)
+            assert not looks

@@ -25,13 +25,16 @@ WAITING = {  # the operations of torch that copy a value to the host, or whose s
 
 @contextlib.contextmanager
 def pretended(framework: str = "torch") -> Iterator[None]:
-    """CPU arrays are taken to be on a device, by the one question that the backend asks."""
+    """CPU arrays are taken to be on a device, by the one question that the backend asks, so that
+    none is lent to NumPy."""
     arrays: Any = importlib.import_module(f"colinear.backends.{framework}.arrays")
+    backend: Any = importlib.import_module(f"colinear.backends.{framework}")
     hosts, arrays.HOSTS = arrays.HOSTS, frozenset()
+    may_lend, backend.may_lend = backend.may_lend, lambda context: False
     try:
         yield
     finally:
-        arrays.HOSTS = hosts
+        arrays.HOSTS, backend.may_lend = hosts, may_lend
 
 
 @contextlib.contextmanager
@@ -150,6 +153,13 @@ WITH_MORE_LOOKS: Table = {
         (4, "lstsq", "banded"),
         (4, "lstsq lu", "tridiagonal tridiagonal_broadcast"),
         (4, "lu", "annotated_pd_tridiagonal"),
+    ],
+    "whether its matrices are self-adjoint decides on the decomposition: asked before, of all at once": [
+        (
+            2,
+            "inv lstsq pinv solve solve_and_logdet",
+            "kronecker_sum kronecker_sum_with_neutral_shift",
+        ),
     ],
     "Cholesky fails, which shows at the end: the call is run again": [
         (3, "logdet slogdet", "annotated_psd_singular"),

@@ -198,4 +198,6 @@ def slogdet_of_diagonal(xp: Any, d: Array, sign: Array | int = 1) -> tuple[Array
     if is_polynomial():
         size = positive = xp.stop_gradient(positive)
     # without a derivative at zero: that is NaN, never a number
-    return xp.prod(d / positive, axis=-1) * sign, xp.sum(xp.log(size), axis=-1)
+    phase = xp.prod(d / positive, axis=-1)
+    phase = phase if isinstance(sign, int) and sign == 1 else phase * sign
+    return phase, xp.sum(xp.log(size), axis=-1)

@@ -12,7 +12,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from .. import clock
 
@@ -27,14 +27,14 @@ NAMES: tuple[str, ...] = tuple(
     asarray astype zeros ones full eye arange device_of device_memory device_name
     to_device to_numpy fetch copy own peek
     is_traced is_on_device staged is_differentiated is_compiling
-    abs conj real imag exp log sqrt sin cos sign where maximum minimum isfinite isnan
+    abs conj real imag reciprocal exp log sqrt sin cos sign where maximum minimum isfinite isnan
     logical_and logical_or logical_not angle
     sum prod max min any all mean argmax argsort sort cumsum
     reshape expand_dims squeeze moveaxis broadcast_to concat stack flip roll take take_along_axis
     tril triu diagonal make_diagonal matrix_transpose
-    matmul einsum vecdot vector_norm rough_norm axpy xpby descend dot_real three_term column_dot
+    matmul add_product einsum vecdot vector_norm rough_norm axpy xpby descend dot_real three_term column_dot
     inner_products sum_once
-    cholesky cholesky_solve cholesky_inverse lu_factor lu_solve lu_permutation
+    cholesky cholesky_or_nan cholesky_solve cholesky_inverse lu_factor lu_solve lu_permutation
     lu_parity ldl_factor ldl_solve ldl_slogdet
     qr qr_triangle qr_pivoted eigh eigvalsh eig eigvals svd expm
     solve_triangular solve_tridiagonal solve_banded map_on_host linear_rule
@@ -53,7 +53,7 @@ NAMES: tuple[str, ...] = tuple(
 # are products with an inverse.
 _PARTS = {
     clock.FACTORISATION: """
-    cholesky cholesky_inverse lu_factor ldl_factor qr qr_triangle qr_pivoted eigh eigvalsh eig
+    cholesky cholesky_or_nan cholesky_inverse lu_factor ldl_factor qr qr_triangle qr_pivoted eigh eigvalsh eig
     eigvals svd expm solve_tridiagonal solve_banded tridiagonal_pivots
     """.split(),
     clock.PRODUCTS: "cholesky_solve lu_solve ldl_solve solve_triangular".split(),
@@ -192,6 +192,15 @@ def _find(cls: type) -> ModuleType | None:
                 break
     _namespaces[cls] = found
     return found
+
+
+class Norm(NamedTuple):
+    """|x| along axes of an array on a device, found when it is fetched: with others at once. Its
+    square may vanish or overflow. Of the orders inf and -inf it is the largest and least |x_i|."""
+
+    array: Array
+    axis: tuple[int, ...]
+    order: float = 2
 
 
 def adjoint(xp: Any, X: Array) -> Array:

@@ -289,7 +289,13 @@ def corner(f: Callable[[Array], Array], S: Array, C: Array, T: Array) -> Array:
     return f(xp.concat([upper, lower], axis=-2))[..., :n, n:] / own * size
 
 
-# Solves with factors of a matrix.
+# Products, and solves with factors of a matrix.
+
+
+def add_product(B: Array, X: Array, Y: Array, c: int = 1) -> Array:
+    """B + c X Y for c = 1 or -1."""
+    product = namespace_of(B).matmul(X, Y)
+    return B + product if c > 0 else B - product
 
 
 def cholesky_inverse_tangent(primals: tuple, tangents: tuple, T: Array) -> Array:
@@ -297,6 +303,11 @@ def cholesky_inverse_tangent(primals: tuple, tangents: tuple, T: Array) -> Array
     xp = namespace_of(T)
     M = tangents[0] @ adjoint(xp, primals[0])
     return -T @ (M + adjoint(xp, M)) @ T
+
+
+def cholesky_or_nan(A: Array) -> Array:
+    """L of Hermitian A = L L^H, NaN where A is not positive definite."""
+    return namespace_of(A).cholesky(A)[0]
 
 
 def cholesky_solve(L: Array, B: Array) -> Array:

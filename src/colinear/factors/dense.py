@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..autodiff.determinants import slogdet_of_diagonal
-from ..backends import Array, adjoint, namespace_of
+from ..backends import Array, Norm, adjoint, namespace_of
 from ..backends.numpy.linalg import are_below
 from ..backends.shared import permute_rows
 from ..operators import LinearOperator
@@ -193,16 +193,19 @@ def qr_factor(xp: Any, A: Array) -> tuple[QRFactor, Array]:
     return QRFactor._of(Q, R, order), xp.any(dropped, axis=-1)
 
 
-# How factorisations are made.
-
-
-def _cholesky(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
-    L, ok = xp.cholesky(A)
-    return CholeskyFactor._of(L), xp.logical_not(ok)
+# How factorisations are made, and which broke down; None where that shows as NaN.
 
 
 def is_of(xp: Any, name: str, factor: Any, A: Array) -> Array | None:
-    """Whether factors found from the lower triangle are those of A; None if all of A was read."""
+    """Whether factors found from the lower triangle are those of A; None if all of A was read, or
+    if that is asked later."""
+    if name == "Cholesky" and is_unseen(A) and not xp.is_traced(A):
+        p, L = probe(xp, A.shape[-1], A.dtype, xp.device_of(A)), factor.L
+        R = xp.add_product(xp.matmul(A, p), L, xp.matmul(adjoint(xp, L), p), -1)
+        test = functools.partial(is_small_beside, math.sqrt(xp.eps(A.dtype)))
+        norms = (rough_norms(xp, x, -2, -1) for x in (R, A))
+        if take_for_granted(test, *norms, failure=Status.NOT_POSITIVE_DEFINITE):
+            return None
     if name == "Cholesky":
         return reproduces(xp, A, times_adjoint(xp, factor.L))
     if name == "LDL":  # it is stable, so that the matrix that it factored is the one that it read
@@ -230,7 +233,7 @@ def cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
 
 
 MAKE: dict[str, Callable[[Any, Array], tuple[LinearOperator, Array | None]]] = {
-    "Cholesky": _cholesky,
+    "Cholesky": lambda xp, A: (CholeskyFactor._of(xp.cholesky_or_nan(A)), None),
     "LDL": lambda xp, A: (LDLFactor._of(xp.ldl_factor(A)), None),
     "LU": lambda xp, A: (LUFactor._of(*xp.lu_factor(A)), None),
     "QR": qr_factor,
@@ -366,10 +369,10 @@ def squares(xp: Any, X: Array, axis: int = -2) -> Array:
     return xp.vecdot(X, X, axis=axis).real
 
 
-def rough_norms(xp: Any, X: Array, axis: Any = -2) -> Array:
-    """The norms along an axis, by squares which may overflow or vanish: one operation on a
-    device."""
-    return xp.rough_norm(xp.stop_gradient(X), axis)
+def rough_norms(xp: Any, X: Array, *axes: int) -> Norm:
+    """The norms along these axes, of columns if there are none, for a test: by squares which may
+    overflow or vanish."""
+    return Norm(xp.stop_gradient(X), axes or (-2,))
 
 
 def column_norms(xp: Any, X: Array) -> Array:
@@ -386,6 +389,11 @@ def reproduces(xp: Any, A: Array, again: Callable[[Array], Array]) -> Array:
     size = xp.max(xp.abs(A), axis=(-2, -1)) * A.shape[-1]
     error = xp.max(xp.abs(xp.matmul(A, p) - again(p)), axis=(-2, -1))
     return error <= math.sqrt(xp.eps(A.dtype)) * size
+
+
+def is_small_beside(tol: float, error: Any, size: Any) -> bool:
+    """Whether a norm is small beside another, whose square has not overflowed or vanished."""
+    return bool(((error <= tol * size) & (1e-15 < size) & (size < np.inf)).all())
 
 
 def times_adjoint(xp: Any, L: Array) -> Callable[[Array], Array]:
@@ -418,11 +426,11 @@ def are_small(xp: Any, R: Array, B: Array, tol: float) -> bool:
     return bool(xp.all((r <= b) & (b > 1e-30) & (b < 1e30)))
 
 
-def sizes_of_columns(xp: Any, B: Array) -> tuple[Array, ...]:
+def sizes_of_columns(xp: Any, B: Array) -> tuple[Any, ...]:
     """The norms of right sides; in a block `deferred`, where nothing is asked again, also their
     largest entries, by which zero is told from numbers whose squares vanish."""
     B = xp.stop_gradient(B)
-    norms = xp.rough_norm(B, -2)
+    norms = rough_norms(xp, B)
     return (norms, xp.max(xp.abs(B), axis=-2)) if state.waiting is not None else (norms,)
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..backends import Array, get, is_array, mesh_module, namespace_of
+from ..backends import Array, Norm, get, is_array, mesh_module, namespace_of
 from ..errors import ShapeError, TooLargeError
 from ..info import Info, report
 from ..operators import (
@@ -19,10 +19,12 @@ from ..operators import (
     Diagonal,
     Identity,
     LinearOperator,
+    Scaled,
+    Sum,
 )
 from ..operators.context import kind_of
 from ..operators.tree import inside_out
-from ..properties import POSITIVE_DEFINITE
+from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ..rates import memory_to_form, share_of_memory
 from ..status import Status, failed, first_failure, is_finite, is_unseen, state, take_for_granted
 
@@ -298,13 +300,13 @@ def reciprocal_spectrum(xp: Any, values: Array) -> Array:
     accuracy."""
     if 0 in values.shape:
         return values
+    if is_unseen(values):
+        test = functools.partial(_are_regular, MARGIN * xp.eps(values.dtype))
+        ends = [Norm(xp.stop_gradient(values), (-1,), order) for order in (-math.inf, math.inf)]
+        if take_for_granted(test, *ends, failure=Status.SINGULAR):
+            return xp.reciprocal(values)
     size = xp.abs(values)
     smallest, largest = xp.min(size, axis=-1), xp.max(size, axis=-1)
-    if is_unseen(size):
-        test = functools.partial(_are_regular, MARGIN * xp.eps(values.dtype))
-        ends = xp.stop_gradient(smallest), xp.stop_gradient(largest)
-        if take_for_granted(test, *ends, failure=Status.SINGULAR):
-            return 1 / values
     regular = smallest > MARGIN * xp.eps(values.dtype) * largest
     finite = xp.isfinite(smallest + largest)  # NaN stays through min and max
     report_failure(xp, (finite, Status.NONFINITE), (regular, Status.SINGULAR))
@@ -422,6 +424,27 @@ def is_positive(D: Any) -> bool:
     if values is None:
         return bool(D.properties & POSITIVE_DEFINITE)
     return not np.iscomplexobj(values) and bool(np.all(np.asarray(values) > 0))
+
+
+def may_be_positive(A: LinearOperator) -> bool:
+    """Whether A, a sum, is positive semidefinite if numbers on a device whose signs nobody sees are
+    not negative. Cholesky is then tried, which breaks down where one makes A indefinite, and the
+    call is run again: not in a block `deferred`."""
+    if not isinstance(A, Sum) or not A.properties & SELF_ADJOINT or state.waiting is not None:
+        return False
+    terms = [term for term in A.operands if not term.properties & POSITIVE_SEMIDEFINITE]
+    return len(terms) < len(A.operands) and all(map(_is_of_unseen_sign, terms))
+
+
+def _is_of_unseen_sign(A: Any) -> bool:
+    """Whether A is a diagonal matrix, or a multiple of a positive one, whose real numbers are on a
+    device."""
+    if isinstance(A, Scaled):
+        x = A.scalar if A.A.properties & POSITIVE_SEMIDEFINITE else None
+    else:
+        x = A.d if isinstance(A, Diagonal) else getattr(A, "c", None)
+    xp = namespace_of(x)
+    return xp is not None and not xp.is_complex(x) and not xp.is_traced(x) and is_unseen(x)
 
 
 def has_no_zero(x: Array) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from functools import reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ..backends import Array, inner_products
+from ..backends import Array, Norm, inner_products
 from ..errors import ShapeError
 from ..properties import (
     POSITIVE_DEFINITE,
@@ -111,23 +112,25 @@ class Product(LinearOperator, init=False):
     _conj = operand_images[2]
 
     @property
-    def _least(self) -> Array | None:
-        """1 / |A| of the A whose inverse this is, by sine transforms; None of other products."""
-        xp = self.xp
+    def _reciprocals(self) -> Array | None:
+        """The reciprocal eigenvalues of the A whose inverse this is, by sine transforms; None of
+        other products."""
         if not (isinstance(self.operands[0], Sine) and isinstance(self.operands[1], Diagonal)):
             return None
-        return xp.min(xp.abs(xp.stop_gradient(self.operands[1].d)))
+        return self.xp.stop_gradient(self.operands[1].d)
 
     def _residual_bound(self, X: Array, B: Array) -> float | None:
-        found = self._least
-        least = 0.0 if found is None else float(found)
+        d = self._reciprocals
+        least = 0.0 if d is None else float(self.xp.min(self.xp.abs(d)))
         return bound_by_norm(1 / least, X, B) if least > 0 else None
 
-    def _parts_of_bound(self, X: Array, B: Array) -> tuple[Array, ...] | None:
+    def _parts_of_bound(self, X: Array, B: Array) -> tuple[Any, ...] | None:
         """The numbers by which that bound is found: 1 / |A|, |x| and |b|, on a device."""
-        least, xp = self._least, self.xp
-        norms = (xp.rough_norm(xp.stop_gradient(x), -2) for x in (X, B))
-        return None if least is None else (least, *norms)
+        d = self._reciprocals
+        if d is None:
+            return None
+        norms = (Norm(self.xp.stop_gradient(x), (-2,)) for x in (X, B))
+        return (Norm(d, tuple(range(d.ndim)), -math.inf), *norms)
 
     def _matmat(self, X: Array) -> Array:
         return reduce(lambda Y, factor: factor @ Y, reversed(self.operands), X)

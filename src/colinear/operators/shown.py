@@ -5,14 +5,15 @@ remembered for one call."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from ..backends import Array, program
+from ..backends import Array, adjoint, program
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+from ..status import state
 from .autograd import make_ready
 from .banded import Banded, Tridiagonal
 from .base import LinearOperator
@@ -40,7 +41,7 @@ def with_symmetry_of_entries(A: LinearOperator) -> Any:
 
     They are read once in a call, since arrays may be changed between two calls, and where that is
     free: never under tracing, and on a device only whether a sparse matrix is symmetric, and the
-    three diagonals that every formula for them reads.
+    three diagonals that every formula for them reads; and what `look_at_matrices` has seen.
     """
     if A.is_neutral or A.xp.is_compiling() or A.shape[-1] != A.shape[-2] or 0 in A.shape:
         return A
@@ -55,6 +56,31 @@ def _shown_beyond(A: LinearOperator) -> Any:
     no more."""
     found = _shown_by_operands(A) if isinstance(A, INHERITING) else _shown_by_entries(A)
     return None if found is A else found
+
+
+def look_at_matrices(operators: Iterable[Any]) -> None:
+    """See which of these stored matrices equal their adjoints, those of a device by one wait for
+    all, so that `with_symmetry_of_entries` knows for the rest of the call. In a block `deferred`
+    nothing waits for a device."""
+    unseen = {id(A): A for A in operators if _is_matrix_elsewhere(A)}.values()
+    if not unseen or state.waiting is not None:
+        return
+    xp = next(iter(unseen)).xp
+    held = [xp.stop_gradient(A.A) for A in unseen]
+    found = xp.fetch([xp.all(M == adjoint(xp, M)) for M in held])
+    for A, is_symmetric in zip(unseen, found):
+        A.__dict__["_looked_at"] = state.call, True
+        A.__dict__["_shown"] = state.call, A._claim(SELF_ADJOINT) if is_symmetric else None
+
+
+def _is_matrix_elsewhere(A: Any) -> bool:
+    """Whether A is a square matrix on a device, of which nothing is known or was looked at."""
+    if not isinstance(A, Dense) or A.shape[-1] != A.shape[-2] or 0 in A.shape:
+        return False
+    xp = A.xp
+    if A.properties & SELF_ADJOINT or xp.is_compiling() or xp.is_traced(A.A):
+        return False
+    return xp.is_on_device(A.A) and not once_in_call(A, "_looked_at", lambda: False)
 
 
 def _shown_by_operands(A: Any) -> Any:

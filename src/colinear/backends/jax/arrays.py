@@ -14,7 +14,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from ..shared import LENT_DTYPES, diagonal, extreme_scale, fft, half, ifft, itself, sum_once
+from .. import Norm
+from ..shared import (
+    LENT_DTYPES,
+    add_product,
+    diagonal,
+    extreme_scale,
+    fft,
+    half,
+    ifft,
+    itself,
+    sum_once,
+)
 from ..shared import never as is_compiling
 from .mesh import MESHES, is_explicit, is_spread, layout_on, mesh_of, move_to, place_of, whole
 
@@ -24,7 +35,7 @@ from jax.numpy import (
     abs, all, angle, any, argmax, argsort, broadcast_to, concat, conj, cos, cumsum,
     exp, expand_dims, flip, imag, isfinite, isnan, log, logical_and, logical_not, logical_or,
     matrix_transpose, max, maximum, mean, min, minimum, moveaxis, prod, real,
-    reshape, result_type, roll, sign, sin, sort, sqrt, squeeze, stack, sum,
+    reciprocal, reshape, result_type, roll, sign, sin, sort, sqrt, squeeze, stack, sum,
     take_along_axis, tril, triu, where,
 )  # fmt: skip
 # isort: on
@@ -222,9 +233,9 @@ def is_on_device(x: Any) -> builtins.bool:
 
 
 def fetch(arrays: Any) -> list[np.ndarray]:
-    """The values of several arrays on the host, all of which are on their way before one is waited
-    for."""
-    arrays = list(arrays)
+    """The values of several arrays on the host, or of their norms, all of which are on their way
+    before one is waited for."""
+    arrays = [rough_norm(*x) if type(x) is Norm else x for x in arrays]
     return [whole(x) for x in arrays] if is_spread(arrays[0]) else jax.device_get(arrays)
 
 
@@ -288,9 +299,11 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> jax.Array:
     return jnp.sum(jnp.conj(x) * y, axis=axis)
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def rough_norm(x: Any, axis: Any) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def rough_norm(x: Any, axis: Any, order: float = 2) -> jax.Array:
     """|x| along axes, by squares which may vanish or overflow."""
+    if order != 2:
+        return (jnp.max if order > 0 else jnp.min)(jnp.abs(x), axis=axis)
     return jnp.sqrt(jnp.sum(jnp.real(x * jnp.conj(x)), axis=axis))
 
 

@@ -18,6 +18,7 @@ from ..numpy import control as _recurrences
 from ..numpy import linalg as _numpy_linalg
 from ..shared import (
     by_columns,
+    cholesky_or_nan,
     cholesky_solve,
     common,
     eigen_solve,

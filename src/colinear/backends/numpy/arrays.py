@@ -17,6 +17,7 @@ from ...errors import BackendError, DeviceError
 from ..shared import (
     _lapack,
     _over_batch,
+    add_product,
     by_columns,
     diagonal,
     diagonals_matmul,
@@ -36,7 +37,7 @@ from numpy import (
     abs, all, angle, any, arange, argmax, argsort, asarray, broadcast_to, concat, cos,
     cumsum, einsum, exp, expand_dims, eye, flip, full, imag, isfinite, isnan, log,
     logical_and, logical_not, logical_or, matmul, max, maximum, mean, min,
-    minimum, moveaxis, ones, prod, real, result_type, roll, sign, sin, sort,
+    minimum, moveaxis, ones, prod, real, reciprocal, result_type, roll, sign, sin, sort,
     sqrt, squeeze, stack, sum, take, take_along_axis, tril, triu, vecdot, where, zeros,
 )  # fmt: skip
 # isort: on
@@ -262,9 +263,9 @@ def dot_real(x: Any, y: Any) -> Any:
     return float(x.dot(y)) if x.dtype.kind == "f" else float(np.vdot(x, y).real)
 
 
-def rough_norm(x: Any, axis: Any) -> Any:
+def rough_norm(x: Any, axis: Any, order: float = 2) -> Any:
     """|x| along axes, by squares which may vanish or overflow."""
-    return np.linalg.vector_norm(x, axis=axis)
+    return np.linalg.vector_norm(x, axis=axis, ord=order)
 
 
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> Any:

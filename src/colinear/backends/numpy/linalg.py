@@ -20,6 +20,7 @@ from ..shared import (
     _nan_on_failure,
     _over_batch,
     by_columns,
+    cholesky_or_nan,
     common,
     half,
     lu_parity,

@@ -12,7 +12,8 @@ import torch
 from torch._C import _functorch
 
 from ..numpy import arrays as of_arrays
-from ..shared import common, diagonal, extreme_scale, fft, half, ifft
+from ..shared import add_product as add_matmul
+from ..shared import common, diagonal, fft, half, ifft
 from .arrays import (
     asarray,
     bfloat16,
@@ -31,7 +32,7 @@ from .mesh import is_spread, sum_once
 # isort: off
 from torch import (
     abs, all, angle, any, argmax, argsort, broadcast_to, concat, conj, cos, cumsum, exp, isnan, log,
-    logical_and, logical_not, logical_or, mean, prod, real, reshape, sin, sqrt, squeeze,
+    logical_and, logical_not, logical_or, mean, prod, real, reciprocal, reshape, sin, sqrt, squeeze,
     stack, sum, tril, triu, where,
 )  # fmt: skip
 # isort: on
@@ -119,6 +120,16 @@ def matmul(x: Any, y: Any) -> torch.Tensor:
     return torch.matmul(x, y)
 
 
+def add_product(B: Any, X: Any, Y: Any, c: int = 1) -> torch.Tensor:
+    """B + c X Y for c = 1 or -1, by one launch where torch can; one matrix is stored by columns."""
+    is_plain = X.ndim == Y.ndim and B.dtype == X.dtype == Y.dtype and type(X) is torch.Tensor
+    if is_plain and X.ndim == 2 and B.ndim == 2:
+        return torch.addmm(B.mT, Y.mT, X.mT, alpha=c).mT
+    if is_plain and X.ndim == 3 and X.shape[0] == Y.shape[0]:
+        return torch.baddbmm(B, X, Y, alpha=c)
+    return add_matmul(B, X, Y, c)
+
+
 def einsum(formula: str, *arrays: Any) -> torch.Tensor:
     return torch.einsum(formula, *common(*arrays))
 
@@ -187,23 +198,26 @@ def dot_real(x: Any, y: Any) -> Any:
     return found if is_on_device(x) else found.item()
 
 
-def rough_norm(x: Any, axis: Any) -> torch.Tensor:
+def rough_norm(x: Any, axis: Any, order: float = 2) -> torch.Tensor:
     """|x| along axes, by squares which may vanish or overflow."""
-    return torch.linalg.vector_norm(x, dim=axis)
+    return torch.linalg.vector_norm(x, order, axis)
 
 
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
     """|x|. Where its square would vanish or overflow it is taken of x divided by its largest entry."""
-    size = torch.linalg.vector_norm(x, dim=axis, keepdim=keepdims)
-    if not x.numel():
-        return size
-    limits, seen = torch.finfo(size.dtype), peek(size)
-    low = math.sqrt(limits.tiny / limits.eps)
-    if seen is not None and low < seen.min() and seen.max() < math.inf:
-        return size
-    scale = extreme_scale(x, axis, limits)
-    norm = scale * torch.linalg.vector_norm(x / scale, dim=axis, keepdim=True)
-    return norm.reshape(size.shape)
+    norm = torch.linalg.vector_norm
+    limits = torch.finfo(x.dtype)
+    low, high = math.sqrt(limits.tiny / limits.eps), math.sqrt(limits.max * limits.eps)
+    if not x.numel() or not is_on_device(x):
+        size = norm(x, dim=axis, keepdim=keepdims)
+        seen = peek(size) if x.numel() else None
+        if not x.numel() or (seen is not None and low < seen.min() and seen.max() < math.inf):
+            return size
+    # the same scale as `extreme_scale` gives, or nearly so, by four launches: 1 of what is ordinary
+    largest = norm(x.detach(), math.inf, dim=axis, keepdim=True)
+    scale = (largest / largest.clamp(low, high)).clamp(limits.tiny, limits.max)
+    found = scale * norm(x / scale, dim=axis, keepdim=True)
+    return found if keepdims else found.squeeze() if axis is None else found.squeeze(axis)
 
 
 def _unless_empty(transform: Any) -> Any:

@@ -14,6 +14,7 @@ from torch import bfloat16, bool, complex64, complex128, float16, float32, float
 from torch._C import _functorch
 from torch.autograd import forward_ad
 
+from .. import Norm
 from ..shared import LENT_DTYPES, fold_in
 from ..shared import itself as staged  # what is computed from values can be seen too
 from .mesh import MESHES, device_in, gather_whole, is_mesh, is_spread, moved, placed
@@ -200,7 +201,7 @@ def device_memory(device: Any, free: builtins.bool = False) -> float:
     device = device_in(device)
     if device.type != "cuda":
         return math.inf
-    if not free:
+    if not free or torch.cuda.is_current_stream_capturing():
         return float(torch.cuda.get_device_properties(device).total_memory)
     # what torch holds in reserve is free too
     reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -346,19 +347,63 @@ def is_on_device(x: Any) -> builtins.bool:
 
 
 def fetch(arrays: Any) -> list[np.ndarray]:
-    """The values of several tensors on the host, copied at once from one device."""
-    inside = [gather_whole(_values(x)) for x in arrays]
+    """The values of several tensors on the host, or of their norms, copied at once from one
+    device."""
     with torch._C._DisableFuncTorch():
-        if len(inside) == 1:
-            x = inside[0]
-            return [np.asarray(x.item()) if x.ndim == 0 else to_numpy(x)]
-        joined = to_numpy(torch.cat([x.detach().reshape(-1) for x in inside]))
-    found = []
-    for x, part in zip(inside, np.split(joined, np.cumsum([x.numel() for x in inside])[:-1])):
-        part = part if x.is_complex() else part.real
-        part = part.astype(HOST_DTYPES.get(x.dtype, part.dtype))  # its own again
-        found.append(part.reshape(tuple(x.shape)))
-    return found
+        parts, sizes = _parts(arrays)
+        if len(parts) == 1 == len(arrays):
+            x = parts[0]
+            found = np.asarray(x.item()) if x.ndim == 0 else to_numpy(x)
+            return [found if type(arrays[0]) is not Norm else found.reshape(sizes[0])]
+        is_flat = len({(x.ndim, x.dtype) for x in parts}) == 1 and parts[0].ndim == 0
+        joined = torch.stack(parts) if is_flat else torch.cat([x.reshape(-1) for x in parts])
+        joined = to_numpy(joined)
+    values, end = [], 0
+    for x, size in zip(arrays, sizes):
+        start, end = end, end + math.prod(size)
+        part = joined[start:end]
+        if type(x) is Norm:
+            part = part.real
+        elif x.dtype in HOST_DTYPES:  # its own again
+            part = (part if x.is_complex() else part.real).astype(HOST_DTYPES[x.dtype], copy=False)
+        values.append(part.reshape(size))
+    return values
+
+
+FEW_COLUMNS = 4  # whose norms are found one by one, with others
+
+
+def _parts(arrays: Any) -> tuple[list[Any], list[tuple[int, ...]]]:
+    """Tensors and, in place of norms that are asked for, the norms, in one piece or several, and the
+    sizes of each. Norms of whole tensors, and of columns that are stored as such, are found by one
+    launch for each dtype."""
+    parts: list[Any] = []
+    sizes: list[tuple[int, ...]] = []
+    joined: dict[torch.dtype, list[int]] = {}
+    for x in arrays:
+        if type(x) is not Norm:
+            parts.append(gather_whole(_values(x)).detach())
+            sizes.append(tuple(x.shape))
+            continue
+        y = _values(x.array)
+        n, columns = y.ndim, y.shape[1] if y.ndim == 2 and x.axis == (-2,) else 0
+        if x.order == 2 and type(y) is torch.Tensor and not y.is_complex():
+            if len(x.axis) == n or columns == 1:
+                joined.setdefault(y.dtype, []).append(len(parts))
+                parts.append(y)
+                sizes.append((columns,) if columns else ())
+                continue
+            if columns and columns <= FEW_COLUMNS and y.stride(0) == 1:
+                joined.setdefault(y.dtype, []).extend(range(len(parts), len(parts) + columns))
+                parts.extend(y.unbind(1))
+                sizes.append((columns,))
+                continue
+        parts.append(gather_whole(torch.linalg.vector_norm(y, x.order, x.axis)))
+        sizes.append(tuple(parts[-1].shape))
+    for places in joined.values():
+        for i, norm in zip(places, torch._foreach_norm([parts[i] for i in places])):
+            parts[i] = norm
+    return parts, sizes
 
 
 def peek(x: Any) -> Any:

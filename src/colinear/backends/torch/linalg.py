@@ -50,6 +50,15 @@ def cholesky(A: Array) -> tuple[Array, Array]:
     return torch.where(ok[..., None, None], L, torch.nan), ok
 
 
+@half
+def cholesky_or_nan(A: Array) -> Array:
+    """L of Hermitian A = L L^H, NaN where A is not positive definite: what A is not asked for takes
+    some launches less."""
+    L, failure = torch.linalg.cholesky_ex(A)
+    fill = L.masked_fill if is_differentiated(A) else L.masked_fill_
+    return fill(failure[..., None, None] != 0, torch.nan)
+
+
 def _cholesky_inverse_now(L: Array) -> Array:
     if is_on_device(L):
         return torch.cholesky_inverse(L)

@@ -18,11 +18,12 @@ from ...methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
 from ...operators import Dense, Diagonal, LinearOperator, ScaledIdentity, Triangular
 from ...operators.context import kind_of
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import Status, take_for_granted
+from ...status import Status, is_unseen, take_for_granted
 from ..common import (
     dense,
     filled,
     ignore_float_errors,
+    may_be_positive,
     outcome,
     report_failure,
     report_finite,
@@ -33,7 +34,7 @@ from ..common import (
     to_result_dtype,
 )
 from ..diagonal import diag
-from ..solve.cost import is_too_large
+from ..solve.cost import is_too_large, why_first
 from ..solve.elimination import fits_as_a_whole, report_fallback
 from ..solve.inverse import ONE_TRIANGLE, factorisation_cost
 from ..stochastic.estimators import announce
@@ -91,8 +92,10 @@ def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> Choic
         return Choice(lambda: _by_quadrature(A, found, is_free), "SLQ", work, why, like)
     name, why = chosen.name, "asked for"
     if is_free:
-        name, known = ("Cholesky", "") if A.properties & POSITIVE_SEMIDEFINITE else ("LU", "not ")
-        why = f"A is {known}known to be positive semidefinite"
+        is_tried = A.properties & POSITIVE_SEMIDEFINITE or may_be_positive(A)
+        name, why = "LU", "A is not known to be positive semidefinite"
+        if is_tried:
+            name, why = "Cholesky", why_first(A, "Cholesky")
     cost = partial(factorisation_cost, A, name)
     return Choice(lambda: _by_factor(A, name, is_free), name, cost, why, like)
 
@@ -141,11 +144,10 @@ def _factor(xp: Any, M: Array, name: str, is_free: bool) -> Any:
     name = name if M.shape[-1] else "LU"
     if is_free and name == "Cholesky" and xp.is_traced(M):
         return cholesky_or_lu(xp, M)[0]
-    factor, broken = MAKE[name](xp, M)
+    factor, _ = MAKE[name](xp, M)
     right = is_of(xp, name, factor, M)
     if right is None:
         return factor
-    right = right if broken is None else right & ~broken
     seen = seen_value(xp, right) if is_free else None
     if seen is not None and not seen.all():
         report_fallback("Cholesky failed: A is not positive definite")
@@ -160,8 +162,14 @@ def _factor(xp: Any, M: Array, name: str, is_free: bool) -> Any:
 def report_determinant(xp: Any, sign: Array, logarithm: Array) -> Determinant:
     """Return sign and logarithm, and report their status: -inf is the logarithm of a singular operator's
     determinant; NaN and inf are those of no finite matrix."""
-    report_status(xp, outcome(xp, logarithm < math.inf, Status.NONFINITE))
+    held = xp.stop_gradient(logarithm)
+    if not (is_unseen(held) and take_for_granted(_is_logarithm, held, failure=Status.NONFINITE)):
+        report_status(xp, outcome(xp, logarithm < math.inf, Status.NONFINITE))
     return sign, logarithm
+
+
+def _is_logarithm(values: Any) -> bool:
+    return bool((values < math.inf).all())
 
 
 slogdet = function("slogdet", base=sign_and_logarithm)

@@ -405,7 +405,7 @@ def _by_triangle(A: LinearOperator, s: System, otherwise: Callable[[], Array]) -
         inverse = xp.solve_triangular(R, eye_like(xp, R), lower=False)
         X = xp.solve_triangular(R, triangle[..., :n, n:], lower=False)
         if is_unseen(R):
-            sizes = [rough_norms(xp, Y, (-2, -1)) for Y in (R, inverse, X)]
+            sizes = [rough_norms(xp, Y, -2, -1) for Y in (R, inverse, X)]
             is_full = take_for_granted(has_full_rank, *sizes)
         else:
             sizes = [xp.vector_norm(Y, axis=(-2, -1)) for Y in (R, inverse, X)]

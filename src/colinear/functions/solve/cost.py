@@ -265,3 +265,13 @@ def affordable_products(
 def is_too_large(A: LinearOperator) -> bool:
     """Whether forming the matrix takes more memory than there should be."""
     return not is_stored(A) and dense_work(A).memory > memory_to_form(A)
+
+
+def why_first(A: LinearOperator, name: str) -> str:
+    """The reason why `Auto` takes this factorisation first."""
+    if name == "Cholesky" and not A.properties & POSITIVE_SEMIDEFINITE:
+        return "A is positive semidefinite if no number on the device is negative, which Cholesky shows"
+    known = "positive semidefinite" if name == "Cholesky" else "self-adjoint"
+    if name == "LU" and not A.properties & SELF_ADJOINT:
+        return "nothing is known of A"
+    return f"A is known to be {known}"

@@ -45,13 +45,14 @@ from ..common import (
     host_value,
     identity_like,
     ignore_float_errors,
+    may_be_positive,
     report_arrays,
     seen_value,
     square_size,
     values_are_seen,
 )
 from .auto import apply_method, is_iterative, iterate, iterated, iterates
-from .cost import dense_work, itemsize, lapack_cost, largest_dense
+from .cost import dense_work, itemsize, lapack_cost, largest_dense, why_first
 from .trials import attempt, attempts
 
 # --------------------------------------------------------------------------------------------------
@@ -85,14 +86,15 @@ class Solution(NamedTuple):
 
 
 def candidates(A: LinearOperator, method: Method) -> list[str]:
-    """The factorisations to try, in order. LDL has no derivative; LU gives the same answer."""
+    """The factorisations to try, in order. LDL has no derivative, and on a device eigenvectors take
+    its place; LU gives the same answer."""
     is_plain = values_are_seen(A)
     if not isinstance(method, Auto):
         return [method.name if is_plain or not isinstance(method, LDL) else "LU"]
     names = ["LU", "QR"]
-    if A.properties & SELF_ADJOINT and is_plain:
+    if A.properties & SELF_ADJOINT and is_plain and not any(map(A.xp.is_on_device, A.arrays())):
         names.insert(0, "LDL")
-    if A.properties & POSITIVE_SEMIDEFINITE:
+    if A.properties & POSITIVE_SEMIDEFINITE or may_be_positive(A):
         names.insert(0, "Cholesky")
     return names
 
@@ -110,15 +112,10 @@ def factorise(
     chosen = AUTO if method is None else fitting(function, method, *FACTORISATIONS)
     names = candidates(A, chosen)
     cost = functools.partial(factorisation_cost, A, names[0])
-    why = _WHY[names[0]] if isinstance(chosen, Auto) else "asked for"
+    why = why_first(A, names[0]) if isinstance(chosen, Auto) else "asked for"
     return Choice(lambda: finish(_solution(A, B, chosen, names)), names[0], cost, why, like)
 
 
-_WHY = {
-    "Cholesky": "A is known to be positive semidefinite",
-    "LDL": "A is known to be self-adjoint",
-    "LU": "nothing is known of A",
-}
 FACTORISATIONS = (Cholesky, LDL, LU, QR)
 _FLOPS = {"Cholesky": 1 / 3, "LDL": 1 / 3, "LU": 2 / 3, "QR": 4 / 3}
 
@@ -144,7 +141,10 @@ def _with_probe(xp: Any, B: Array | None, A: Array) -> Array:
     p = probe(xp, A.shape[-1], A.dtype if B is None else B.dtype, xp.device_of(A))
     if B is None:
         return p
-    return xp.concat([B, p if B.ndim == 2 else xp.broadcast_to(p, (*B.shape[:-1], 1))], axis=-1)
+    if B.ndim > 2:
+        return xp.concat([B, xp.broadcast_to(p, (*B.shape[:-1], 1))], axis=-1)
+    # by columns, as LAPACK takes them
+    return xp.matrix_transpose(xp.concat([xp.matrix_transpose(each) for each in (B, p)], axis=-2))
 
 
 # JAX runs programs of fewer than 1000 flops at once, others in a thread of their own (10 us). So the
@@ -157,7 +157,7 @@ def _judge(
     """The status of X in A X = B, whose last column is the probe, the relative residuals of the
     other columns, and the backward errors of all that was looked at.
 
-    `broken`: which factorisations of this name broke down, None if none can.
+    `broken`: which factorisations of this name broke down, None if that shows as NaN in X.
     """
     A, B, X = map(xp.stop_gradient, (A, B, X))
     eps, n, count = xp.eps(A.dtype), A.shape[-1], B.shape[-1] - 1
@@ -165,6 +165,7 @@ def _judge(
     # |A^-1 p| / |p| is |A^-1| / sqrt(n) or so for a p without structure: where this exceeds 1, A is
     # singular to working accuracy.
     growth = MARGIN * n * eps / probe_norm(n) * largest * x[..., -1]
+    is_whole = xp.isfinite(growth) if broken is None else ~broken
     residual, backward, most, fine = x[..., :0], x[..., :0], largest, True
     if count or state.left_out is None or not is_unseen(X):
         columns = slice(count or None)  # the right sides, the probe if there are none
@@ -177,7 +178,7 @@ def _judge(
     status = first_failure(
         xp,
         (xp.isfinite(most), Status.NONFINITE),
-        (broken is None or ~broken, _BROKEN.get(name, Status.SINGULAR)),
+        (is_whole, _BROKEN.get(name, Status.SINGULAR)),
         (growth < 1, Status.SINGULAR),
         (fine, Status.INACCURATE),
     )
@@ -195,10 +196,10 @@ def _is_plainly_right(xp: Any, A: Array, B: Array, X: Array, tol: float, broken:
         return solves(A, X, B, ratio, limit)
     A = xp.stop_gradient(A)
     if xp.is_on_device(X) and is_unseen(X):
-        limit, size = limit / probe_norm(n), rough_norms(xp, A, (-2, -1))
+        limit, size = limit / probe_norm(n), rough_norms(xp, A, -2, -1)
         test: Any = functools.partial(status_by_norms, limit, eps, tol, broken)
         if state.left_out is None:
-            R = B - xp.matmul(A, X)
+            R = xp.add_product(B, A, X, -1)
             norms = size, rough_norms(xp, X), rough_norms(xp, R), *sizes_of_columns(xp, B)
         else:  # the residual of the whole is asked for too: only the growth of A^-1 is left
             test = functools.partial(status_of_growth, limit, broken)

@@ -62,7 +62,13 @@ from .auto import leave_to_residual, limits
 from .compositions import blocks_are_alike
 from .families import is_narrow_band, used_diagonals
 from .inverse import all_square, are_small, inv, solution
-from .sums import capacitance_of_diagonal, low_rank_and_diagonal, rank_is_low, right_products
+from .sums import (
+    capacitance,
+    capacitance_of_diagonal,
+    low_rank_and_diagonal,
+    rank_is_low,
+    right_products,
+)
 
 # Solves whose residual is bounded by that of their parts, so that it need not be looked at with a
 # product by the whole.
@@ -239,13 +245,19 @@ def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
     if is_detailed():
         return solve_by_inverse(A, b, method)
     xp, (low_rank, D), s = A.xp, low_rank_and_diagonal(A), System.of(A, checked(A, b), method)
-    d, B, U = diagonal_of(D, A), s.B, low_rank.U
-    left = leave_to_residual() if xp.is_on_device(B) else UNCHANGED
+    d, B, U = diagonal_of(D, A)[..., None], s.B, low_rank.U
+    is_far = xp.is_on_device(B)  # where D^-1 U is made either way
+    left = leave_to_residual() if is_far else UNCHANGED
     with recording() as reports, left, ignore_float_errors(xp):
-        K, d = capacitance_of_diagonal(low_rank, D, 1 / d), d[..., None]
-        scaled = B / d
-        X = scaled - xp.matmul(U, solution(K, right_products(low_rank, scaled), None).X) / d
-        R = B - d * X - xp.matmul(U, right_products(low_rank, X))
+        S, scaled = U / d if is_far else None, B / d
+        K: LinearOperator = (
+            capacitance_of_diagonal(low_rank, D, 1 / d[..., 0])
+            if S is None
+            else capacitance(low_rank, D, S)
+        )
+        Y = solution(K, right_products(low_rank, scaled), None).X
+        X = scaled - xp.matmul(U, Y) / d if S is None else xp.add_product(scaled, S, Y, -1)
+        R = xp.add_product(B - d * X, U, right_products(low_rank, X), -1)
         is_right = not reports and are_small(xp, R, B, s.tol)
     # the other way says what is wrong
     return s.answer(X) if is_right else solve_by_inverse(A, b, method)
