@@ -7,8 +7,11 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..dispatch import function, rule
 from ..operators import (
+    FFT,
     Banded,
     BatchSum,
+    Circulant,
+    Convolution,
     Dense,
     Diagonal,
     GaussNewton,
@@ -21,8 +24,10 @@ from ..operators import (
     MatrixFree,
     Product,
     Sparse,
+    Toeplitz,
 )
 from ..operators.batch import map_batch
+from ..operators.divided import can_transform
 from ..operators.transposed import are_adjoint, are_transposed
 from ..operators.tree import map_parts
 from .row_sparse import RowSparse, rows_of
@@ -142,6 +147,32 @@ def place_gauss_newton(A: Any, place: Any) -> Any:
     both = _data_cut((A.parameters, A.loss_parameters), place)
     x = map_parts(A.x, _whole(place), _whole(place))
     return A._replace(x=x, parameters=both[0], loss_parameters=both[1])
+
+
+@rule(placement, Toeplitz | Circulant)
+def place_toeplitz(A: Any, place: Any) -> Any:
+    """By rows: two exchanges of the frequencies of x"""
+    is_square = len(A.shape) == 2 and A.shape[0] == A.shape[1]
+    spread = place.spread(A.shape[0]) if is_square else None
+    if spread is None:
+        return everything_whole(A, place)._replace(spread=None)
+    return A._map(lambda x: place.cut(x, -1))._replace(spread=spread)
+
+
+@rule(placement, Convolution)
+def place_convolution(A: Any, place: Any) -> Any:
+    """By the rows of the grid: halos of x where the kernel is no larger than what a device has,
+    else two exchanges of the frequencies of x"""
+    spread = None if len(A.shape) > 2 else place.spread(A.grid[0])
+    return everything_whole(A, place)._replace(spread=spread)
+
+
+@rule(placement, FFT)
+def place_transform(A: Any, place: Any) -> Any:
+    """By the rows of the grid: two exchanges of all, three if it is a line"""
+    spread = place.spread(A.grid[0])
+    is_possible = spread is not None and can_transform(A.grid, place.parts)
+    return A._replace(spread=spread if is_possible else None)
 
 
 @rule(placement, Sparse | Banded)

@@ -13,7 +13,7 @@ from ..functions import diag
 from ..operators import LinearOperator, Sparse
 from ..operators.banded import natural_length
 from ..operators.context import as_one_block, kind_of
-from ..operators.kernel import Spread
+from ..operators.divided import Spread, with_halos
 from ..operators.sparse import SparseRows, SparseStructure, from_coordinates
 from ..operators.tree import memo
 
@@ -119,12 +119,7 @@ def _multiply_on_mesh(xp: Any, A: Any, X: Array) -> Array:
     def by_halos(cut: Any, whole: Any) -> Array:
         (data, X), offsets = cut, A.offsets
         above, below = max(0, -min(offsets)), max(0, max(offsets))
-        parts = [X]
-        if above:  # the last rows of the device before
-            parts.insert(0, on_mesh.shift_rows(X[len(X) - above :], axis, 1))
-        if below:  # the first rows of the device behind
-            parts.append(on_mesh.shift_rows(X[:below], axis, -1))
-        near, m = xp.concat(parts, axis=0), X.shape[0]
+        near, m = with_halos(on_mesh, axis, X, above, below), X.shape[0]
         terms = (data[:, j, None] * near[above + k : above + k + m] for j, k in enumerate(offsets))
         return sum(terms, start=next(terms))
 

@@ -189,12 +189,23 @@ def gather_rows(x: Any, axis: str) -> Any:
     return jax.lax.all_gather(x, axis, axis=x.ndim - 2, tiled=True)
 
 
-def shift_rows(x: Any, axis: str, by: int) -> Any:
-    """Inside `apply_by_rows`: what the device that stands `by` places before has as x; zeros on the
-    first ones (the last ones, if `by` is negative)."""
+def shift_rows(x: Any, axis: str, by: int, wraps: bool = False) -> Any:
+    """Inside `apply_by_rows`: what the device that stands `by` places before has as x, the last one
+    before the first if it `wraps`; else zeros on the first ones (the last, if `by` is negative)."""
     count = jax.lax.psum(1, axis)
-    pairs = [(i, i + by) for i in range(count) if 0 <= i + by < count]
+    pairs = [(i, (i + by) % count) for i in range(count) if wraps or 0 <= i + by < count]
     return jax.lax.ppermute(x, axis, pairs)
+
+
+def exchange(x: Any, axis: str, split: int, join: int) -> Any:
+    """Inside `apply_by_rows`: the parts of x along the dimension `split`, one for each device, for
+    those of all devices along `join`. What was cut along `join` is now cut along `split`."""
+    return jax.lax.all_to_all(x, axis, split, join, tiled=True)
+
+
+def place_along(axis: str) -> Any:
+    """Inside `apply_by_rows`: the number of this device along the axis."""
+    return jax.lax.axis_index(axis)
 
 
 # Explicit axes.
