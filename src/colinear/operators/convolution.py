@@ -268,14 +268,18 @@ def periodic(A: Any, column: Array, grid: Shape) -> Any:
     return Convolution._of(column, grid, "wrap", (0,) * len(grid), A.spread)
 
 
-def of_spectrum(A: Any, values: Array, grid: Shape) -> Any:
+def of_spectrum(A: Any, values: Array, grid: Shape, spread: Spread | None) -> Any:
     """A as a circulant, or a periodic convolution, that has these eigenvalues; the call that is
     under way knows them."""
     xp, axes = A.xp, tuple(range(-len(grid), 0))
     values = xp.broadcast_to(values, (*A.batch_shape, *values.shape[-len(grid) :]))
     column = xp.ifftn(values, axes=axes) if A.is_complex else xp.irfftn(values, grid, axes=axes)
     column, origin = xp.astype(column, A.dtype), (0,) * len(grid)
-    C = Convolution._of(column, grid, "wrap", origin) if len(grid) > 1 else Circulant._of(column)
+    C = (
+        Convolution._of(column, grid, "wrap", origin, spread)
+        if len(grid) > 1
+        else Circulant._of(column, spread)
+    )
     C = C._claim(A.properties)
     if state.call is None:
         state.call = object()

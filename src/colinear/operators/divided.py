@@ -37,7 +37,7 @@ def is_divided(A: Any, xp: Any) -> bool:
 def parts_of(spread: Spread) -> int:
     """The number of devices over which work is divided."""
     mesh, axis = spread
-    return int(backends.mesh_module(mesh).axisdivided_sizes(mesh)[axis])
+    return int(backends.mesh_module(mesh).axis_sizes(mesh)[axis])
 
 
 def by_rows(f: Callable[..., Array], spread: Any, cut: tuple[Array, ...], whole: Any) -> Array:

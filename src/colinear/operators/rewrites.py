@@ -305,11 +305,9 @@ def sparse_of_convolution(A: Any) -> LinearOperator:
 
 def _periodic_grids(A: Any) -> set[Any]:
     """The grids of the circulants and periodic convolutions that A is a polynomial of; None among
-    them stands for anything else, and for grids that are cut over a mesh."""
+    them stands for anything else."""
     return {
-        None
-        if getattr(B, "spread", None) is not None
-        else B.shape[-1:]
+        B.shape[-1:]
         if isinstance(B, Circulant)
         else B.grid
         if isinstance(B, Convolution) and B.boundary == "wrap"
@@ -336,7 +334,8 @@ def circulant_of_circulants(A: Any) -> LinearOperator:
         known.append((C, periodic_spectrum(C.to(dtype=A.dtype))[0]))
         return known[-1][1]
 
-    return of_spectrum(A, evaluate(A, eigenvalues, len(grid)), grid)
+    spread = next((s for B in generators(A) if (s := getattr(B, "spread", None))), None)
+    return of_spectrum(A, evaluate(A, eigenvalues, len(grid)), grid, spread)
 
 
 # --------------------------------------------------------------------------------------------------
