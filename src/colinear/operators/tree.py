@@ -367,6 +367,8 @@ class Tree:
         memos = self.__dict__
         for name, value in zip(fields, values):
             memos[name] = value
+        for name in fields[len(values) :]:
+            memos[name] = getattr(cls, name)
         return self
 
     def _replace(self, **changes: Any) -> Any:
