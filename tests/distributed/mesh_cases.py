@@ -268,7 +268,7 @@ def divided_products(put):
     }
     for name, A in cases.items():
         S, far = co.shard(A, mesh), 0.0
-        m, n = A.shape
+        n = A.shape[1]
         for B, image in ((A, S), (A.H, S.H), (A.T, S.T), (A.conj(), S.conj())):
             for X in (numbers(B.shape[1]), numbers(2, B.shape[1], 3) + 1j):
                 Y, Z = B @ X, image @ co.shard(X, mesh)

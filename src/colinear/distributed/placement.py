@@ -184,7 +184,7 @@ def place_sparse(A: Any, place: Any) -> Any:
     by_rows = None if spread is None else rows_of(A, place.parts)
     if by_rows is None:
         return everything_whole(A, place)
-    return by_rows._replace(data=place.rows(by_rows.data), spread=spread)._claim(A.properties)
+    return by_rows.placed(place, spread)._claim(A.properties)
 
 
 @rule(placement, RowSparse)
@@ -193,7 +193,7 @@ def place_row_sparse(A: Any, place: Any) -> Any:
     spread = place.spread(A.shape[0])
     if spread is None:
         return A._replace(data=place.whole(A.data)).as_sparse()._claim(A.properties)
-    return A._replace(data=place.rows(A.data), spread=spread)
+    return A.placed(place, spread)
 
 
 def _whole(place: Any) -> Any:
