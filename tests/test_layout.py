@@ -20,8 +20,9 @@ LARGEST_FOLDER = 40  # files
 # estimators/ (optional packages outside the core); in backends/ two of meshes, three of processes, two
 # of recorded and fused steps, three of radial kernels, whose functions are in gp/kernels; device and
 # replay (iterations there), fused and streamed (products by diagonals, and from files); applied and
-# outside (methods from outside); clock, profile, plotting; orthonormal, since common grew too long
-FILES = 227
+# outside (methods from outside); clock, profile, plotting; orthonormal, since common grew too long;
+# divided (transforms on meshes), and convolution, since toeplitz grew too long
+FILES = 229
 
 # A package may import those named beside it, and itself.
 BASE = {"errors", "info", "status", "properties", "dispatch", "backends", "rates", "clock"}

@@ -52,6 +52,7 @@ def operators(put):
     U, d = rng.normal(size=(N, 4)), 1 + rng.random(N)
     stack = np.stack([spd(N, seed) for seed in range(8)])
     bump = np.outer([1.0, 2.0, 1.0], [1.0, 2.0, 1.0]) / 16
+    bell = np.exp(-2 * np.add.outer(np.arange(-3.0, 4) ** 2, np.arange(-3.0, 4) ** 2))
     line = sp.diags([-1.0, 2.5, -1.0], [-1, 0, 1], (N, N)).tocsr()
     psd = lambda n: co.PSD(co.Dense(put(spd(n), 0)))
     kronecker = lambda: co.Kronecker(psd(8), psd(8))
@@ -79,6 +80,12 @@ def operators(put):
             co.MatrixFree(multiply, (N, N), parameters=(put(spd(N), 0),), dtype=jnp.float64)
         ),
         "toeplitz": lambda: co.PSD(co.Toeplitz(put(np.r_[3.0, 1.0, np.zeros(N - 2)], None))),
+        "circulant": lambda: co.PSD(
+            co.Circulant(put(np.r_[3.0, 1.0, np.zeros(N - 3), 1.0], None)) + 0.5 * co.Identity(N)
+        ),
+        "smooth": lambda: (
+            co.PSD(co.Convolution(put(bell, None), (8, 8), centered=True)) + 2.0 * co.Identity(N)
+        ),
         "convolution": lambda: (
             co.PSD(co.Convolution(put(bump, None), (8, 8), boundary="zero", centered=True))
             + 2.0 * co.Identity(N)
@@ -261,6 +268,47 @@ def steps(put):
     return found
 
 
+def divided_products(put):
+    """What a product with operators that are multiplied on grids sends, prepared for many of them
+    or not, and what is predicted."""
+    rng, found = np.random.default_rng(6), {}
+    mesh = put(np.ones(DEVICES), 0).sharding.mesh
+    numbers = lambda *shape: rng.normal(size=shape)
+    cases = {
+        "toeplitz": co.Toeplitz(numbers(N), numbers(N)),
+        "complex toeplitz": co.Toeplitz(numbers(N) + 1j * numbers(N)),
+        "circulant": co.Circulant(numbers(N)),
+        "line, halos": co.Convolution(numbers(9), N, "zero", centered=True),
+        "line, transforms": co.Convolution(numbers(60), N, "zero", centered=True),
+        "ring, halos": co.Convolution(numbers(20), 2 * N, centered=True),
+        "ring, transforms": co.Convolution(numbers(60), N),
+        "grid, halos": co.Convolution(numbers(5, 5), (16, 7), "zero", centered=True),
+        "torus, halos": co.Convolution(numbers(3, 3), (8, 6), centered=True),
+        "grid, transforms": co.Convolution(numbers(11, 9), (12, 7), "zero"),
+        "torus, transforms": co.Convolution(numbers(4, 4, 3), (4, 3, 5)),
+        "transform of a line": co.FFT(N),
+        "transform back": co.FFT(3 * N // 2).H,
+        "transform of a grid": co.FFT((8, 5)),
+        "uneven": co.Circulant(numbers(30)),
+        "uneven transform": co.FFT(36),
+        "rectangular": co.Toeplitz(numbers(N), numbers(32)),
+    }
+    for name, A in cases.items():
+        S, far = co.shard(A, mesh), 0.0
+        n = A.shape[1]
+        for B, image in ((A, S), (A.H, S.H), (A.T, S.T), (A.conj(), S.conj())):
+            for X in (numbers(B.shape[1]), numbers(2, B.shape[1], 3) + 1j):
+                Y, Z = B @ X, image @ co.shard(X, mesh)
+                alike = Y.shape == Z.shape and Y.dtype == Z.dtype
+                far = max(far, float(np.max(np.abs(Y - np.asarray(Z)))) if alike else np.inf)
+        x = co.shard(numbers(n), mesh)
+        ready = S._prepare(False) if hasattr(S, "_prepare") else S
+        program = jax.jit(lambda A, x: A @ x).lower(ready, x).compile()
+        sent = {kind: sizes_of(program.as_text(), kind) for kind in KINDS}
+        found[name] = {"difference": far, "sent": sent, "predicted": traffic(S)._asdict()}
+    return found
+
+
 def by_whole_vectors(put):
     """What one iteration of CG with X^T X sends for a right side that every device has."""
     mesh = put(np.ones(DEVICES), 0).sharding.mesh
@@ -337,8 +385,8 @@ def main():
     traced = ("product", "cg", "solve", "logdet", "grad_solve")
     explicit = [(name, call) for name in few for call in ("product", "cg", "logdet")]
     explicit += [("kernel", "product")]
-    if is_full:  # JAX asks for `jax.set_mesh` around derivatives outside of a program
-        explicit = [pair for pair in everything if not pair[1].startswith("grad")]
+    explicit += [(name, call) for name in few for call in ("grad_solve", "grad_logdet")]
+    explicit = everything if is_full else explicit
     of_explicit = place_on(jax.sharding.AxisType.Explicit)
     few_traced = [(name, call) for name in few for call in traced] + [("kernel", "product")]
     answers = {
@@ -348,6 +396,7 @@ def main():
         "explicit jit": compare(of_explicit, everything if is_full else few_traced, jax.jit),
         "iterations": iterations(automatic),
         "steps": steps(automatic),
+        "divided": divided_products(automatic),
         "whole vectors": by_whole_vectors(automatic),
         "round trips": round_trips(automatic),
         "limits": limits(automatic),

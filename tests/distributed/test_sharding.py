@@ -157,6 +157,24 @@ def test_an_operator_of_a_family_without_a_rule_is_said_not_to_be_divided():
     assert traffic(co.Identity(3) + co.Diagonal(np.ones(3))) == Traffic()
 
 
+@pytest.mark.parametrize(
+    "A",
+    [
+        co.Toeplitz(np.arange(1.0, 7), np.arange(6.0)),
+        co.Circulant(np.arange(1.0, 7)),
+        co.Convolution(np.ones((3, 2)), (4, 3)),
+        co.FFT((2, 3)),
+    ],
+    ids=lambda A: type(A).__name__,
+)
+def test_grids_that_were_on_a_mesh_multiply_in_numpy_too(mesh, A):
+    S, x = shard(A, mesh), np.arange(1.0, A.shape[-1] + 1)
+    assert S.spread == (mesh, "x")
+    assert gather(S).spread is None
+    np.testing.assert_allclose(np.asarray(S @ shard(x, mesh)), A @ x, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(S.to(backend="numpy") @ x, A @ x, rtol=1e-5, atol=1e-4)
+
+
 def test_what_was_on_a_mesh_multiplies_in_numpy_too(mesh):
     line = sp.diags([-1.0, 2.5, -1.0], [-1, 0, 1], (8, 8)).tocsr()
     S = shard(co.Sparse(line), mesh).to(backend="numpy")

@@ -14,10 +14,11 @@ import numpy as np
 
 from colinear.backends import namespace_of
 from colinear.operators.autograd import GaussNewton, Hessian, Jacobian
+from colinear.operators.convolution import Convolution
 from colinear.operators.kernel import Kernel
 from colinear.operators.lowrank import Householder, LowRank, Projection
 from colinear.operators.matrixfree import MatrixFree
-from colinear.operators.toeplitz import Circulant, Convolution, Toeplitz
+from colinear.operators.toeplitz import Circulant, Toeplitz
 from colinear.operators.unitary import FFT, Sine
 
 N = 6  # see stored_operators

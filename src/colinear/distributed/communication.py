@@ -8,6 +8,7 @@ what arrives twice).
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from .. import backends
@@ -15,10 +16,13 @@ from ..backends import namespace_of
 from ..dispatch import function, rule
 from ..dispatch.resolution import memory_text
 from ..operators import (
+    FFT,
     Adjoint,
     BatchSum,
     BlockDiag,
+    Circulant,
     Conjugate,
+    Convolution,
     Dense,
     Diagonal,
     GaussNewton,
@@ -32,22 +36,26 @@ from ..operators import (
     MatrixFree,
     Product,
     ScaledIdentity,
+    Toeplitz,
     Transpose,
     Zero,
 )
+from ..operators.divided import divided_sizes, parts_of, share_of_frequencies
 from ..operators.matrixfree import Opaque
 from ..operators.tree import arrays_in
 from .row_sparse import RowSparse
 
 
 class Traffic(NamedTuple):
-    """What a product sends: how many numbers each device gathers, are summed over devices, and go
-    to neighbours; and the families whose work every device does in full."""
+    """What a product sends: how many numbers each device gathers, are summed over devices, go to
+    neighbours, and each device exchanges for those of all others; and the families whose work
+    every device does in full."""
 
     gathers: tuple[int, ...] = ()
     sums: tuple[int, ...] = ()
     shifts: tuple[int, ...] = ()
     repeated: tuple[str, ...] = ()
+    exchanges: tuple[int, ...] = ()
 
     def then(self, other: Traffic) -> Traffic:
         """The traffic of two products, one after the other."""
@@ -56,6 +64,7 @@ class Traffic(NamedTuple):
             self.sums + other.sums,
             self.shifts + other.shifts,
             self.repeated + other.repeated,
+            self.exchanges + other.exchanges,
         )
 
     def beside(self, other: Traffic) -> Traffic:
@@ -125,6 +134,44 @@ def traffic_of_row_sparse(A: Any) -> Traffic:
     if A.offsets is None:
         return Traffic(gathers=(A.shape[-1],))
     return Traffic(shifts=tuple(abs(k) for k in (min(A.offsets), max(A.offsets)) if k))
+
+
+@rule(traffic, Toeplitz | Circulant)
+def traffic_of_toeplitz(A: Any) -> Traffic:
+    """The frequencies of x are exchanged, there and back."""
+    return unknown_traffic(A) if A.spread is None else _two_exchanges(A)
+
+
+@rule(traffic, Convolution)
+def traffic_of_convolution(A: Any) -> Traffic:
+    """Halos of x go to the neighbours; for a large kernel the frequencies of x are exchanged, there
+    and back."""
+    if A.spread is None:
+        return unknown_traffic(A)
+    row = math.prod(A.grid[1:])
+    return (
+        Traffic(shifts=tuple(rows * row for rows in A.halos if rows))
+        if A.has_halos
+        else _two_exchanges(A)
+    )
+
+
+def _two_exchanges(A: Any) -> Traffic:
+    p, (grid, lengths) = parts_of(A.spread), divided_sizes(A)
+    size = grid[0] * share_of_frequencies(lengths, p, not A.is_complex)
+    return Traffic(exchanges=(size, size))
+
+
+@rule(traffic, FFT)
+def traffic_of_transform(A: Any) -> Traffic:
+    """x is exchanged twice, three times if the grid is a line."""
+    if A.spread is None:
+        return unknown_traffic(A)
+    p, is_line = parts_of(A.spread), len(A.grid) == 1
+    rows, share = (
+        (1, A.grid[0] // p) if is_line else (A.grid[0], share_of_frequencies(A.grid, p, False))
+    )
+    return Traffic(exchanges=(rows * share,) * (3 if is_line else 2))
 
 
 @rule(traffic, Kronecker)
@@ -204,6 +251,7 @@ def describe(A: LinearOperator, gathered: dict[str, float]) -> str:
         ("gathers {}", sent.gathers),
         ("sums {} over the devices", sent.sums),
         ("sends {} to the neighbours", sent.shifts),
+        ("exchanges {} on each with all others", sent.exchanges),
     )
     what = [way.format(" + ".join(map(str, sizes))) for way, sizes in ways if sizes]
     lines.append(

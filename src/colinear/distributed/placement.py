@@ -7,8 +7,11 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..dispatch import function, rule
 from ..operators import (
+    FFT,
     Banded,
     BatchSum,
+    Circulant,
+    Convolution,
     Dense,
     Diagonal,
     GaussNewton,
@@ -21,8 +24,10 @@ from ..operators import (
     MatrixFree,
     Product,
     Sparse,
+    Toeplitz,
 )
 from ..operators.batch import map_batch
+from ..operators.divided import can_transform
 from ..operators.transposed import are_adjoint, are_transposed
 from ..operators.tree import map_parts
 from .row_sparse import RowSparse, rows_of
@@ -144,6 +149,32 @@ def place_gauss_newton(A: Any, place: Any) -> Any:
     return A._replace(x=x, parameters=both[0], loss_parameters=both[1])
 
 
+@rule(placement, Toeplitz | Circulant)
+def place_toeplitz(A: Any, place: Any) -> Any:
+    """By rows: two exchanges of the frequencies of x"""
+    is_square = len(A.shape) == 2 and A.shape[0] == A.shape[1]
+    spread = place.spread(A.shape[0]) if is_square else None
+    if spread is None:
+        return everything_whole(A, place)._replace(spread=None)
+    return A._map(lambda x: place.cut(x, -1))._replace(spread=spread)
+
+
+@rule(placement, Convolution)
+def place_convolution(A: Any, place: Any) -> Any:
+    """By the rows of the grid: halos of x where the kernel is no larger than what a device has,
+    else two exchanges of the frequencies of x"""
+    spread = None if len(A.shape) > 2 else place.spread(A.grid[0])
+    return everything_whole(A, place)._replace(spread=spread)
+
+
+@rule(placement, FFT)
+def place_transform(A: Any, place: Any) -> Any:
+    """By the rows of the grid: two exchanges of all, three if it is a line"""
+    spread = place.spread(A.grid[0])
+    is_possible = spread is not None and can_transform(A.grid, place.parts)
+    return A._replace(spread=spread if is_possible else None)
+
+
 @rule(placement, Sparse | Banded)
 def place_sparse(A: Any, place: Any) -> Any:
     """By blocks of rows: where its entries stand on few diagonals, neighbours exchange halos of x;
@@ -153,7 +184,7 @@ def place_sparse(A: Any, place: Any) -> Any:
     by_rows = None if spread is None else rows_of(A, place.parts)
     if by_rows is None:
         return everything_whole(A, place)
-    return by_rows._replace(data=place.rows(by_rows.data), spread=spread)._claim(A.properties)
+    return by_rows.placed(place, spread)._claim(A.properties)
 
 
 @rule(placement, RowSparse)
@@ -162,7 +193,7 @@ def place_row_sparse(A: Any, place: Any) -> Any:
     spread = place.spread(A.shape[0])
     if spread is None:
         return A._replace(data=place.whole(A.data)).as_sparse()._claim(A.properties)
-    return A._replace(data=place.rows(A.data), spread=spread)
+    return A.placed(place, spread)
 
 
 def _whole(place: Any) -> Any:

@@ -13,7 +13,7 @@ from ..functions import diag
 from ..operators import LinearOperator, Sparse
 from ..operators.banded import natural_length
 from ..operators.context import as_one_block, kind_of
-from ..operators.kernel import Spread
+from ..operators.divided import Spread, by_rows, with_halos
 from ..operators.sparse import SparseRows, SparseStructure, from_coordinates
 from ..operators.tree import memo
 
@@ -28,7 +28,7 @@ class RowSparse(LinearOperator, init=False):
     gathers x. Its adjoint sends as much.
     """
 
-    data: Array  # (n, l): the values of each row, by diagonals or in the order of its columns
+    data: Array  # (l, n) values by diagonals, padded with zeros; or (n, l) by rows
     structure: SparseStructure  # of the sparse matrix
     offsets: tuple[int, ...] | None  # of the diagonals; None where x is gathered
     spread: Spread | None
@@ -45,9 +45,19 @@ class RowSparse(LinearOperator, init=False):
             return as_one_block(lambda X: multiply(self, X), X)
         return multiply(self, X)
 
+    @property
+    def width(self) -> int:
+        """How many values are stored of each row."""
+        return int(self.data.shape[1 if self.offsets is None else 0])
+
+    def placed(self, place: Any, spread: Spread | None) -> Any:
+        """The same with its values where `place` says."""
+        dimension = -2 if self.offsets is None else -1
+        return self._replace(data=place.cut(self.data, dimension), spread=spread)
+
     def as_sparse(self) -> Any:
         """The sparse matrix."""
-        xp, where = self.xp, _places(self.structure, self.offsets, self.data.shape[1])
+        xp, where = self.xp, _places(self.structure, self.offsets, self.width)
         return Sparse._of(xp.take(xp.reshape(self.data, (-1,)), where, axis=0), self.structure)
 
     def _to_dense(self) -> Array:
@@ -69,7 +79,7 @@ def diag_row_sparse(A: Any, method: Any) -> Any:
         return diag(A.as_sparse(), method)
     if 0 not in A.offsets:
         return A.xp.zeros((A.shape[0],), **kind_of(A))
-    return A.data[:, A.offsets.index(0)]
+    return A.data[A.offsets.index(0)]
 
 
 def rows_of(A: Any, parts: int) -> RowSparse | None:
@@ -89,7 +99,8 @@ def rows_of(A: Any, parts: int) -> RowSparse | None:
     width = longest if offsets is None else len(offsets)
     empty = xp.zeros((n * width,), **kind_of(data))
     filled = xp.scatter_add(empty, _places(structure, offsets, width), data)
-    return RowSparse._of(xp.reshape(filled, (n, width)), structure, offsets, None)
+    shape = (n, width) if offsets is None else (width, n)
+    return RowSparse._of(xp.reshape(filled, shape), structure, offsets, None)
 
 
 def _places(structure: SparseStructure, offsets: Any, width: int) -> Any:
@@ -97,7 +108,7 @@ def _places(structure: SparseStructure, offsets: Any, width: int) -> Any:
     rows = structure.rows.astype(np.int64)
     if offsets is None:
         return rows * width + np.arange(structure.nnz) - np.asarray(structure.indptr)[rows]
-    return rows * width + np.searchsorted(offsets, structure.columns - rows)
+    return np.searchsorted(offsets, structure.columns - rows) * structure.shape[0] + rows
 
 
 def _entries(A: Any) -> tuple[Array, SparseStructure]:
@@ -113,26 +124,40 @@ def _entries(A: Any) -> tuple[Array, SparseStructure]:
 
 def _multiply_on_mesh(xp: Any, A: Any, X: Array) -> Array:
     """A X, of which each device makes its rows."""
-    mesh, axis = A.spread
-    on_mesh: Any = backends.mesh_module(mesh)
 
-    def by_halos(cut: Any, whole: Any) -> Array:
-        (data, X), offsets = cut, A.offsets
-        above, below = max(0, -min(offsets)), max(0, max(offsets))
-        parts = [X]
-        if above:  # the last rows of the device before
-            parts.insert(0, on_mesh.shift_rows(X[len(X) - above :], axis, 1))
-        if below:  # the first rows of the device behind
-            parts.append(on_mesh.shift_rows(X[:below], axis, -1))
-        near, m = xp.concat(parts, axis=0), X.shape[0]
-        terms = (data[:, j, None] * near[above + k : above + k + m] for j, k in enumerate(offsets))
-        return sum(terms, start=next(terms))
-
-    def by_gathering(cut: Any, whole: Any) -> Array:
+    def by_gathering(on_mesh: Any, axis: str, cut: Any, whole: Any) -> Array:
         data, columns, X = cut
         return SparseRows._of(data, columns, A.shape[1]) @ on_mesh.gather_rows(X, axis)
 
-    if A.offsets is not None:
-        return on_mesh.apply_by_rows(by_halos, mesh, axis, (A.data, X), ())
-    columns = A.structure.padded[1].on(xp)
-    return on_mesh.apply_by_rows(by_gathering, mesh, axis, (A.data, columns, X), ())
+    if A.offsets is None:
+        columns = A.structure.padded[1].on(xp)
+        return by_rows(by_gathering, A.spread, (A.data, columns, X), ())
+
+    offsets = A.offsets
+    above, below = max(0, -offsets[0]), max(0, offsets[-1])  # rows of x beyond one's own
+
+    def by_halos(on_mesh: Any, axis: str, cut: Any, whole: Any) -> Array:
+        *diagonals, X = cut
+        m = X.shape[0]
+
+        def product(near: Array, first: int, start: int, stop: int) -> Array:
+            """Rows of A X, of which `near` has the rows of X that are needed, from `first` on."""
+            at = slice(start, stop)
+            near_rows = (near[start + k - first : stop + k - first] for k in offsets)
+            terms = (d[at] * x for d, x in zip(diagonals, near_rows))
+            return sum(terms, start=next(terms))
+
+        if above + below > m:
+            return product(with_halos(on_mesh, axis, X, above, below), -above, 0, m)
+        # most rows wait for no neighbour, and no copy of X is made for them
+        before = with_halos(on_mesh, axis, X, above, 0)[: 2 * above + below]
+        behind = with_halos(on_mesh, axis, X, 0, below)[m - above - below :]
+        parts = (
+            product(before, -above, 0, above),
+            product(X, 0, above, m - below),
+            product(behind, m - above - below, m - below, m),
+        )
+        return xp.concat(parts, axis=0)
+
+    lines = tuple(A.data[j][:, None] for j in range(A.width))
+    return by_rows(by_halos, A.spread, (*lines, X), ())

@@ -14,8 +14,8 @@ from ..backends import Array, Norm, adjoint, namespace_of
 from ..backends.numpy.linalg import are_below
 from ..backends.shared import permute_rows
 from ..operators import LinearOperator
+from ..operators.banded import pad_end
 from ..operators.tree import conjugate_leaves
-from ..operators.unitary import pad_end
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
 from ..status import Status, is_unseen, state, take_for_granted
 from .inverse import in_batch_of, shape_of

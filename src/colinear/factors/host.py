@@ -20,9 +20,10 @@ from ..methods.structured import (
     sparse_slogdet,
 )
 from ..operators import Diagonal, LinearOperator, Product, Scaled, Sparse, Sum
+from ..operators.banded import pad_end
 from ..operators.context import Context, broadcast_batches, kind_of
 from ..operators.tree import Index
-from ..operators.unitary import good_length, pad_end
+from ..operators.unitary import good_length
 from ..properties import SELF_ADJOINT, SYMMETRIC
 from .inverse import (
     TURNED,

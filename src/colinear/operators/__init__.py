@@ -9,6 +9,7 @@ from .base import LinearOperator
 from .batch import BatchSum
 from .block import Block, BlockDiag, hstack, vstack
 from .convert import as_operator
+from .convolution import Convolution
 from .dense import Dense, Triangular
 from .diagonal import Diagonal, Identity, ScaledIdentity, Zero
 from .kernel import Kernel
@@ -22,7 +23,7 @@ from .scaled import Scaled
 from .sliced import Sliced
 from .sparse import Sparse
 from .sum import Hadamard, Sum
-from .toeplitz import Circulant, Convolution, Toeplitz
+from .toeplitz import Circulant, Toeplitz
 from .transposed import Adjoint, Conjugate, Transpose
 from .unitary import FFT, Permutation, Sine
 

@@ -195,6 +195,13 @@ def pad_with_zeros(xp: Any, x: Array, before: int, after: int, axis: int) -> Arr
     return parts[0] if len(parts) == 1 else xp.concat(parts, axis=axis)
 
 
+def pad_end(xp: Any, x: Array, lengths: Sequence[int], axes: Sequence[int]) -> Array:
+    """`x` with zeros after its end along each axis, up to the lengths."""
+    for axis, length in zip(axes, lengths):
+        x = pad_with_zeros(xp, x, 0, length - x.shape[axis], axis)
+    return x
+
+
 def block_diagonal(xp: Any, blocks: Sequence[Array]) -> Array:
     """The matrix with these blocks along its diagonal."""
     width, rows, before = sum(block.shape[-1] for block in blocks), [], 0

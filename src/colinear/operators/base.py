@@ -140,11 +140,12 @@ class LinearOperator(Tree, Protocols, metaclass=Kind):
             )
         cls._is_root, cls._is_own = False, calls.is_own(cls)
         own = own_fields(cls)
-        for name in own.keys() - cls.__dict__.keys():
+        without_default = own.keys() - cls.__dict__.keys()
+        for name in without_default:
             setattr(cls, name, dataclasses.field())  # the base's method of that name is no default
         has_new = "__new__" in cls.__dict__
         dataclasses.dataclass(frozen=True, eq=False, repr=False, init=not has_new)(cls)
-        cls._fields = tuple(own)
+        cls._fields, cls._required = tuple(own), len(without_default)
         if "__init__" in cls.__dict__:
             cls.__setattr__ = _set_field_once  # type: ignore[method-assign]
         cls._scalars = tuple(name for name, a in own.items() if a == "Scalar")

@@ -15,10 +15,9 @@ from ..rates import HOST_BLOCK, memory_of_block, memory_to_store
 from .base import LinearOperator
 from .context import Context, as_arrays, as_one_block, broadcast_batches, context_of, kind_of
 from .dense import Dense
+from .divided import Spread
 from .matrixfree import MatrixFree, as_parameters, function_name
 from .tree import Shape, arrays_in, inside_out, memo
-
-Spread = tuple[Any, str]  # a mesh of devices, and the axis of it over which rows are divided
 
 
 class Kernel(LinearOperator, init=False):

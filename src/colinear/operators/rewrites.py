@@ -22,11 +22,12 @@ from ..backends import Array
 from ..dispatch import function, rule
 from ..dispatch.patterns import arrange
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from .banded import Banded, Tridiagonal, is_narrow, pad_with_zeros
+from .banded import Banded, Tridiagonal, is_narrow, pad_end, pad_with_zeros
 from .base import LinearOperator
 from .batch import BatchSum
 from .block import BlockDiag
 from .context import kind_of
+from .convolution import Convolution, of_spectrum, periodic_spectrum
 from .diagonal import Diagonal, Identity, ScaledIdentity, scalar_of
 from .kronecker import Kronecker, KroneckerSum, differing_factors, kronecker_terms
 from .lowrank import LowRank
@@ -48,10 +49,9 @@ from .sparse_algebra import (
     times,
 )
 from .sum import Sum
-from .toeplitz import Circulant, Convolution, Toeplitz, of_spectrum, periodic_spectrum
+from .toeplitz import Circulant, Toeplitz
 from .transposed import are_adjoint
 from .tree import Shape
-from .unitary import pad_end
 
 TOEPLITZ = Toeplitz | Circulant | SHIFT
 DEFINITE = SELF_ADJOINT | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
@@ -113,8 +113,9 @@ def multiple_of_kernel(A: Any) -> LinearOperator:
     """c C has the column, or the kernel, of C times c"""
     c, C = unscaled(A)
     if isinstance(C, Circulant):
-        return Circulant._of(times(c, C.col))
-    return Convolution._of(times(c, C.kernel, len(C.grid)), C.grid, C.boundary, C.origin)
+        return Circulant._of(times(c, C.col), C.spread)
+    kernel = times(c, C.kernel, len(C.grid))
+    return Convolution._of(kernel, C.grid, C.boundary, C.origin, C.spread)
 
 
 @rewrite(Scaled[BlockDiag | KroneckerSum])
@@ -153,9 +154,13 @@ def sum_of_low_ranks(A: Any) -> LinearOperator:
 
 
 def is_line(A: Any) -> bool:
-    """Whether A is a convolution of a line with zeros around it."""
+    """Whether A is a convolution of a line with zeros around it, on one device."""
     return (
-        isinstance(A, Convolution) and len(A.grid) == 1 and A.boundary == "zero" and A.grid[0] > 0
+        isinstance(A, Convolution)
+        and len(A.grid) == 1
+        and A.boundary == "zero"
+        and A.grid[0] > 0
+        and A.spread is None
     )
 
 
@@ -218,7 +223,8 @@ def sum_of_convolutions(A: Any) -> LinearOperator:
             kernel = pad_with_zeros(xp, kernel, before[axis] - b, after[axis] - a, axis)
         return kernel
 
-    return Convolution._of(sum(widen(*each) for each in kernels), C.grid, C.boundary, tuple(before))
+    kernel = sum(widen(*each) for each in kernels)
+    return Convolution._of(kernel, C.grid, C.boundary, tuple(before), C.spread)
 
 
 def _reach(kernel: Array, origin: Shape) -> tuple[Shape, list[int]]:
@@ -253,22 +259,24 @@ def sum_of_toeplitz(A: Any) -> LinearOperator:
         total = functools.reduce(operator.add, lines)
         return total if total.shape == shape else xp.broadcast_to(total, shape)
 
+    spread = next((s for _, T in parts if (s := getattr(T, "spread", None))), None)
     if not any(isinstance(T, Toeplitz | Convolution) for _, T in parts):
-        return Circulant._of(add(_column))
+        return Circulant._of(add(_column), spread)
     is_mirrored = A.properties & SELF_ADJOINT and all(
         isinstance(T, SHIFT) or getattr(T, "row", T) is None for _, T in parts
     )
-    return Toeplitz._of(add(_column), None if is_mirrored else add(_row))
+    return Toeplitz._of(add(_column), None if is_mirrored else add(_row), spread)
 
 
 def is_sparse_on_grid(A: Any) -> bool:
-    """Whether the grid has several dimensions, many points and zeros around it, and the kernel
-    few entries, not traced."""
+    """Whether the grid has several dimensions, many points and zeros around it, and is not cut over
+    a mesh, and the kernel few entries, not traced."""
     return (
         math.prod(A._sizes) <= NARROW_KERNEL
         and A.boundary == "zero"
         and A.shape[-1] > LARGE_GRID
         and len(A.grid) > 1
+        and A.spread is None
         and not A.xp.is_traced(A.kernel)
     )
 
@@ -326,7 +334,8 @@ def circulant_of_circulants(A: Any) -> LinearOperator:
         known.append((C, periodic_spectrum(C.to(dtype=A.dtype))[0]))
         return known[-1][1]
 
-    return of_spectrum(A, evaluate(A, eigenvalues, len(grid)), grid)
+    spread = next((s for B in generators(A) if (s := getattr(B, "spread", None))), None)
+    return of_spectrum(A, evaluate(A, eigenvalues, len(grid)), grid, spread)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -19,13 +19,14 @@ from .banded import Banded, Tridiagonal
 from .base import LinearOperator
 from .block import BlockDiag
 from .context import kind_of
+from .convolution import Convolution
 from .dense import Dense
 from .diagonal import Diagonal
 from .kronecker import Kronecker, KroneckerSum
 from .scaled import Scaled
 from .sparse import Sparse, SparseStructure
 from .sum import Sum
-from .toeplitz import Circulant, Convolution, Toeplitz
+from .toeplitz import Circulant, Toeplitz
 from .tree import once_in_call
 
 # Symmetry and the sign of entries.

@@ -352,19 +352,23 @@ class Tree:
     """
 
     _fields: ClassVar[tuple[str, ...]] = ()
+    _required: ClassVar[int] = 0  # how many of them, the first ones, have no default
     _scalars: ClassVar[tuple[str, ...]] = ()
     _claims: ClassVar[int] = 0  # what the user claimed; instances with claims shadow it
     _may_be_lent: ClassVar[bool] = True  # to NumPy, which then computes with it
 
     @classmethod
     def _of(cls, *values: Any) -> Any:
-        """An instance with these field values, unchecked: what constructors end with."""
+        """An instance with these field values, unchecked: what constructors end with. The last
+        ones may be left out if the class has defaults for them."""
         self, fields = object.__new__(cls), cls._fields
-        if len(values) != len(fields):  # sooner than by zip's own check
+        if not cls._required <= len(values) <= len(fields):  # sooner than by zip's own check
             raise TypeError(f"{cls.__name__}: {len(fields)} fields, {len(values)} values.")
         memos = self.__dict__
         for name, value in zip(fields, values):
             memos[name] = value
+        for name in fields[len(values) :]:
+            memos[name] = getattr(cls, name)
         return self
 
     def _replace(self, **changes: Any) -> Any:

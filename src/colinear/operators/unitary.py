@@ -13,10 +13,11 @@ from .. import backends
 from ..backends import Array, is_array, namespace_of
 from ..errors import DtypeError, ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC, UNITARY
-from .banded import pad_with_zeros
+from .banded import pad_end
 from .base import LinearOperator
 from .context import (
     Context,
+    as_one_block,
     broadcast_batches,
     common_context,
     given_context,
@@ -25,6 +26,7 @@ from .context import (
     spread,
     told_by_number,
 )
+from .divided import Spread, fourier_on_mesh, is_divided
 from .tree import Index, Shape, index_or_array, itself, memo, placed
 
 # Convolution by fast Fourier transforms: what Toeplitz, Circulant and Convolution share.
@@ -70,13 +72,6 @@ def circular_convolution(
     if xp.is_complex(dtype):
         return xp.astype(xp.ifftn(product, axes=axes), dtype)
     return xp.astype(xp.irfftn(product, tuple(lengths), axes=axes), dtype)
-
-
-def pad_end(xp: Any, x: Array, lengths: Sequence[int], axes: Sequence[int]) -> Array:
-    """`x` with zeros after its end along each axis, up to the lengths."""
-    for axis, length in zip(axes, lengths):
-        x = pad_with_zeros(xp, x, 0, length - x.shape[axis], axis)
-    return x
 
 
 def fourier_flops(lengths: Sequence[int], real: bool) -> float:
@@ -142,6 +137,7 @@ class FFT(LinearOperator, init=False):
     grid: Shape
     inverse: bool
     context: Context
+    spread: Spread | None = None  # the mesh, and its axis, over which the grid's rows are divided
 
     def __new__(cls, shape: Any, *, like: Any = None, dtype: Any = None) -> FFT:
         return cls._of(grid_sizes(shape, "FFT"), False, given_context("FFT", like, dtype))
@@ -158,7 +154,7 @@ class FFT(LinearOperator, init=False):
         return UNITARY | SYMMETRIC | (SELF_ADJOINT if all(size <= 2 for size in self.grid) else 0)
 
     def _conj(self) -> LinearOperator:
-        return FFT._of(self.grid, not self.inverse, self.context)
+        return self._replace(inverse=not self.inverse)
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
@@ -166,6 +162,8 @@ class FFT(LinearOperator, init=False):
         n = self.shape[-1]
         if X.shape[-2] == 0 or X.shape[-1] == 0:
             return xp.astype(X, xp.complex_dtype(X.dtype))
+        if is_divided(self, xp):
+            return self._divided(xp.astype(X, xp.complex_dtype(X.dtype)))
         values = xp.reshape(X, (*X.shape[:-2], *self.grid, X.shape[-1]))
         axes = tuple(range(-1 - len(self.grid), -1))
         transformed = (
@@ -174,6 +172,12 @@ class FFT(LinearOperator, init=False):
             else xp.fftn(values, axes=axes) / math.sqrt(n)
         )
         return xp.reshape(transformed, X.shape)
+
+    def _divided(self, X: Array) -> Array:
+        if X.ndim > 2:
+            return as_one_block(self._divided, X)
+        parts = self.grid, self.inverse, self.spread
+        return backends.program(namespace_of(X).name, fourier_on_mesh, *parts)(X)
 
     @property
     def _flops(self) -> float:

@@ -331,6 +331,14 @@ def _by_rows(x: Any) -> jax.Array:
     return jax.lax.optimization_barrier(x.reshape(-1)).reshape(x.shape) if x.ndim > 1 else x
 
 
+def _fft(x: Any, axis: int) -> jax.Array:
+    """The transform of the rows of a matrix. Of an array of three dimensions, in double precision,
+    that is cut along the axis, XLA divides the work, and mixes precisions (jaxlib 0.10)."""
+    rows = jnp.moveaxis(x, axis, -1)
+    y = jnp.fft.fft(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape)
+    return jnp.moveaxis(y, -1, axis)
+
+
 def _each_axis(transform: Callable, x: Any, axes: Any = None) -> jax.Array:
     """One axis after another: XLA has transforms of at most three."""
     x = x.astype(complex_dtype(x.dtype))
@@ -339,13 +347,13 @@ def _each_axis(transform: Callable, x: Any, axes: Any = None) -> jax.Array:
     return x
 
 
-fftn, ifftn = (half(functools.partial(_each_axis, f)) for f in (jnp.fft.fft, jnp.fft.ifft))
+fftn, ifftn = (half(functools.partial(_each_axis, f)) for f in (_fft, jnp.fft.ifft))
 
 
 @half
 def rfftn(x: Any, axes: Any) -> jax.Array:
     """The transform of real numbers: the first half of the last axis, which determines the rest."""
-    return _each_axis(jnp.fft.fft, _by_rows(jnp.fft.rfft(x, axis=axes[-1])), axes[:-1])
+    return _each_axis(_fft, _by_rows(jnp.fft.rfft(x, axis=axes[-1])), axes[:-1])
 
 
 @half

@@ -189,12 +189,23 @@ def gather_rows(x: Any, axis: str) -> Any:
     return jax.lax.all_gather(x, axis, axis=x.ndim - 2, tiled=True)
 
 
-def shift_rows(x: Any, axis: str, by: int) -> Any:
-    """Inside `apply_by_rows`: what the device that stands `by` places before has as x; zeros on the
-    first ones (the last ones, if `by` is negative)."""
+def shift_rows(x: Any, axis: str, by: int, wraps: bool = False) -> Any:
+    """Inside `apply_by_rows`: what the device that stands `by` places before has as x, the last one
+    before the first if it `wraps`; else zeros on the first ones (the last, if `by` is negative)."""
     count = jax.lax.psum(1, axis)
-    pairs = [(i, i + by) for i in range(count) if 0 <= i + by < count]
+    pairs = [(i, (i + by) % count) for i in range(count) if wraps or 0 <= i + by < count]
     return jax.lax.ppermute(x, axis, pairs)
+
+
+def exchange(x: Any, axis: str, split: int, join: int) -> Any:
+    """Inside `apply_by_rows`: the parts of x along the dimension `split`, one for each device, for
+    those of all devices along `join`. What was cut along `join` is now cut along `split`."""
+    return jax.lax.all_to_all(x, axis, split, join, tiled=True)
+
+
+def place_along(axis: str) -> Any:
+    """Inside `apply_by_rows`: the number of this device along the axis."""
+    return jax.lax.axis_index(axis)
 
 
 # Explicit axes.
@@ -202,17 +213,25 @@ def shift_rows(x: Any, axis: str, by: int) -> Any:
 # Where axes are explicit, the layout of an array is part of its type, and JAX asks for the layout
 # of most answers. Our formulas leave that to XLA, so a call runs with automatic axes, and its
 # answer gets the layout that it has or, in a traced program, that of the rows of its operator.
+#
+# A derivative outside of a program is the exception: of what lies on explicit axes JAX itself (0.10)
+# has none there, not of a plain sum either, unless the user has set the mesh. So what is
+# differentiated goes to automatic axes, through which derivatives pass, and answers stay there.
 
 
 def with_automatic_axes(f: Callable[..., Any], A: Any, *arguments: Any) -> Any:
     """`f(A, *arguments)` of an operator on a mesh with explicit axes, and its answer with explicit
     axes; in a traced program arrays with as many rows as A has rows or columns are cut along the
-    first axis of the mesh."""
+    first axis of the mesh. In a derivative outside of a program the answer has automatic axes."""
     mesh = place_of_operand(A)
-    inside = automatic(mesh)
+    inside, leaves = automatic(mesh), jax.tree.leaves((A, arguments))
+    devices = None if _is_in_program() else _mesh_of_traced(leaves)
 
     def enter(x: Any) -> Any:
         if isinstance(x, jax.core.Tracer):
+            if devices is not None and is_explicit(mesh_of(x)):
+                layout = NamedSharding(automatic(devices), jax.typeof(x).sharding.spec)
+                return jax.device_put(x, layout)
             is_typed = is_explicit(mesh_of(x))
             return jax.sharding.reshard(x, PartitionSpec(*(None,) * x.ndim)) if is_typed else x
         if isinstance(x, jax.Array) and is_explicit(mesh_of(x)):
@@ -228,7 +247,27 @@ def with_automatic_axes(f: Callable[..., Any], A: Any, *arguments: Any) -> Any:
 
     with jax.sharding.use_abstract_mesh(getattr(inside, "abstract_mesh", inside)):
         answer = f(*jax.tree.map(enter, (A, *arguments)))
-    return jax.tree.map(leave, answer)
+    return answer if devices is not None else jax.tree.map(leave, answer)
+
+
+def _is_in_program() -> bool:
+    """Whether JAX traces a program, in which all that is computed is traced, or the user has set a
+    mesh."""
+    is_set = not jax.sharding.get_abstract_mesh().empty
+    return is_set or isinstance(jax.lax.neg(np.float32(0)), jax.core.Tracer)
+
+
+def _mesh_of_traced(leaves: Any) -> Any:
+    """The mesh with explicit axes and devices on which the value of a traced array lies, for a
+    derivative that is computed right away; None where there is none."""
+    for x in leaves:
+        value = x
+        while isinstance(value, jax.core.Tracer):
+            value = getattr(value, "primal", getattr(value, "val", None))
+        place = mesh_of(value)
+        if value is not x and type(place) is Mesh and is_explicit(place):
+            return place
+    return None
 
 
 def rows_cut(shape: tuple[int, ...], mesh: Any, rows: tuple[int, ...]) -> PartitionSpec:

@@ -40,8 +40,8 @@ from ...operators import (
     Zero,
 )
 from ...operators.context import kind_of
+from ...operators.convolution import periodic_column, periodic_spectrum
 from ...operators.sparse_algebra import DIAGONAL, diagonal_of
-from ...operators.toeplitz import periodic_column
 from ...operators.tree import Index
 from ...properties import UNITARY, Unitary
 from ..common import (
@@ -199,7 +199,7 @@ def slogdet_circulant(A: Any, method: Any) -> Determinant:
         return from_values(A, xp.reshape(xp.fftn(column, axes=axes), (*batch, A.shape[-1])))
     # Of a real column half of the symbol is enough: the other half is conjugate to it, but for
     # frequencies 0 and n / 2.
-    half, n = xp.rfftn(column, axes=axes), grid[-1]
+    half, n = periodic_spectrum(A)[0], grid[-1]
     paired, alone = half[..., 1 : (n + 1) // 2], [half[..., :1], half[..., n // 2 :]][: 2 - n % 2]
     sign, logarithm = from_values(A, xp.reshape(xp.concat(alone, axis=-1), (*batch, -1)))
     if paired.shape[-1]:

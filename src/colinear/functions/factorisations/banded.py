@@ -14,11 +14,10 @@ from ...factors.structured import lapack_band
 from ...info import Info, report
 from ...methods.sparse_direct import factors_in_order, stays_sparse
 from ...operators import Banded, LinearOperator, Permutation, ScaledIdentity, Sparse, Tridiagonal
-from ...operators.banded import band_widths, natural_length
+from ...operators.banded import band_widths, natural_length, pad_end
 from ...operators.context import kind_of
 from ...operators.rewrites import is_scattered
 from ...operators.sparse import from_coordinates
-from ...operators.unitary import pad_end
 from ...status import Status
 from ..common import (
     array_like,

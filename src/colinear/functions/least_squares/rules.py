@@ -39,6 +39,7 @@ from ...operators import (
     Tridiagonal,
     Zero,
 )
+from ...operators.convolution import periodic, transform_on_grid
 from ...operators.diagonal import scalar_of
 from ...properties import POSITIVE_DEFINITE
 from ...status import Status, first_failure, is_unseen, take_for_granted
@@ -114,10 +115,8 @@ def pinv_circulant(A: Any, rtol: Any, method: Any) -> LinearOperator:
     size = xp.abs(values)
     limit = negligible(A, xp.reshape(size, A.shape[:-1]), rtol)
     limit = xp.reshape(limit, (*A.batch_shape, *(1 for _ in grid)))
-    kernel = xp.ifftn(inverted(xp, values, size > limit), axes=tuple(range(-len(grid), 0)))
-    kernel = xp.astype(kernel, A.dtype)
-    found = Circulant(kernel) if isinstance(A, Circulant) else Convolution(kernel, grid)
-    return found._claim(A._claims)
+    column = transform_on_grid(A, inverted(xp, values, size > limit), grid, inverse=True)
+    return periodic(A, xp.astype(column, A.dtype), grid)._claim(A._claims)
 
 
 @rule(pinv, LowRank, direct=True)

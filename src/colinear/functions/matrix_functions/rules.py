@@ -32,6 +32,7 @@ from ...operators import (
     Triangular,
     Zero,
 )
+from ...operators.convolution import periodic, transform_on_grid
 from ...operators.diagonal import scalar_of
 from ...operators.scaled import beside, peek_scalar
 from ...operators.sparse_algebra import SHIFT
@@ -220,19 +221,17 @@ def of_householder(A: Any, call: Call) -> LinearOperator:
 def of_circulant(A: Any, call: Call) -> LinearOperator:
     """f(F^H diag(c) F) = F^H diag(f(c)) F with the Fourier transform F: a circulant again"""
     xp, f, grid, n = A.xp, call.f, grid_of(A), A.shape[-1]
-    axes = tuple(range(-len(grid), 0))
     values = symbol(A)
     # a look, on a device only where the branch cut makes a difference
     is_looked_at = f.name != "apply" and (f.principal or not is_unseen(values))
     is_hermitian = bool(A.properties & SELF_ADJOINT) or (is_looked_at and _is_plainly_hermitian(A))
     x = xp.reshape(xp.real(values) if is_hermitian else values, (*A.batch_shape, n))
     y = of_values(A, f, x)
-    column = xp.ifftn(xp.reshape(y, values.shape), axes=axes)
+    column = transform_on_grid(A, xp.reshape(y, values.shape), grid, inverse=True)
     if not A.is_complex and (f.mirrored or (is_hermitian and not xp.is_complex(y))):
         column = xp.real(column)
     column = to_result_dtype(xp, real_if_real(xp, A, column), A.dtype)
-    result = Circulant(column) if isinstance(A, Circulant) else Convolution(column, grid)
-    return claimed(A, f, y, result)
+    return claimed(A, f, y, periodic(A, column, grid))
 
 
 def _is_plainly_hermitian(A: Any) -> bool:

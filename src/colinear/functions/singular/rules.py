@@ -18,7 +18,6 @@ from ...factors.function import KroneckerFunction
 from ...factors.inverse import Inverse
 from ...info import is_detailed
 from ...operators import (
-    FFT,
     Adjoint,
     BlockDiag,
     Circulant,
@@ -66,7 +65,7 @@ from ..orthonormal import (
 )
 from ..solve.inverse import all_square
 from ..spectrum import eig
-from ..spectrum.order import end_to_end, grid_of, is_periodic, padded, reordered, symbol
+from ..spectrum.order import end_to_end, fourier_basis, is_periodic, padded, reordered, symbol
 from . import Triplets, check_tolerance, cond, count_triplets, rank, svd, triplets_like
 
 # The rules of `svd`, `rank` and `cond`.
@@ -158,7 +157,7 @@ def svd_diagonal(A: Any, k: Any, method: Any) -> Triplets:
 def svd_circulant(A: Any, k: Any, method: Any) -> Triplets:
     """C = F^H diag(λ) F: U and V are Fourier bases, complex even where C is real"""
     values = A.xp.reshape(symbol(A), A.shape[:-1])
-    F = FFT(grid_of(A), like=A).H
+    F = fourier_basis(A)
     s = to_result_dtype(A.xp, A.xp.abs(values), A.dtype)
     return sorted_triplets(_with_phases(F, phase(values)), s, F, count_triplets(A, k))
 

@@ -46,6 +46,8 @@ from ...operators import (
     Tridiagonal,
 )
 from ...operators.banded import band_widths
+from ...operators.convolution import periodic, periodic_column, periodic_spectrum, transform_on_grid
+from ...operators.divided import is_divided
 from ...operators.rewrites import is_compact
 from ...operators.shown import (
     as_sum_of_lines,
@@ -53,7 +55,6 @@ from ...operators.shown import (
     diagonals_in_program,
     with_diagonals_in_program,
 )
-from ...operators.toeplitz import periodic_spectrum
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...rates import rates_of
 from ...status import Status, is_unseen
@@ -176,10 +177,15 @@ def inv_circulant(A: Any, method: Any) -> LinearOperator:
     """C^-1 = F^-1 diag(1 / F c) F, by fast Fourier transforms over the grid"""
     if 0 in A.shape[-2:]:
         return A
-    xp, is_real, (symbol, grid) = A.xp, not A.is_complex, periodic_spectrum(A)
+    xp, is_real, on_mesh = A.xp, not A.is_complex, is_divided(A, A.xp)
+    column, grid = periodic_column(A)
+    symbol = transform_on_grid(A, column, grid) if on_mesh else periodic_spectrum(A)[0]
     frequencies = xp.reshape(symbol, (*A.batch_shape, -1))
     reciprocals = xp.reshape(reciprocal_spectrum(xp, frequencies), symbol.shape)
-    return Inverse(A, FourierFactor._of(reciprocals, tuple(grid), is_real))
+    if not on_mesh:
+        return Inverse(A, FourierFactor._of(reciprocals, tuple(grid), is_real))
+    column = transform_on_grid(A, reciprocals, grid, inverse=True)
+    return Inverse(A, periodic(A, xp.real(column) if is_real else column, grid))
 
 
 @rule(inv, Tridiagonal, direct=True)
@@ -250,9 +256,11 @@ LARGEST_TRACED = 2048  # rows of a traced Toeplitz matrix that is still formed
 
 
 def is_large(A: Any) -> bool:
-    """Whether A is square and too large to be formed lightly. Values that JAX will see only when it
-    runs the program are taken to the host then."""
+    """Whether A is square, on one device and too large to be formed lightly. Values that JAX will
+    see only when it runs the program are taken to the host then."""
     m, n = A.shape[-2:]
+    if A.spread is not None:
+        return False
     if not A.xp.is_traced(A._diagonals()):
         return m == n > SMALL_TOEPLITZ and 0 not in A.shape
     return m == n > LARGEST_TRACED and A.xp.name == "jax"

@@ -91,14 +91,14 @@ def fast_form(A: Any) -> LinearOperator | None:
         row = xp.conj(A.col) if A.row is None else A.row
         back = xp.concat([row[..., :1], xp.flip(row[..., 1:], axis=-1)], axis=-1)  # t_(k - n)
         weight = _shares(A, np.arange(n), n)
-        near: LinearOperator = Circulant._of(weight * A.col + (1 - weight) * back)
+        near: LinearOperator = Circulant._of(weight * A.col + (1 - weight) * back, A.spread)
         return near._claim(A.properties & DEFINITE)
     if isinstance(A, Convolution) and A.boundary == "zero":
         kernel, origin = A._fitted()
         for axis, (o, n) in enumerate(zip(origin, A.grid), -len(A.grid)):
             share = _shares(A, np.abs(np.arange(kernel.shape[axis]) - o), n)
             kernel = kernel * A.xp.reshape(share, (-1,) + (1,) * (-1 - axis))
-        near = Convolution._of(kernel, A.grid, "wrap", tuple(origin))
+        near = Convolution._of(kernel, A.grid, "wrap", tuple(origin), A.spread)
         return near._claim(A.properties & DEFINITE)
     return A if isinstance(A, FAST) else None
 

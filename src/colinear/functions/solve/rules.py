@@ -62,6 +62,7 @@ from .auto import leave_to_residual, limits
 from .compositions import blocks_are_alike
 from .families import is_narrow_band, used_diagonals
 from .inverse import all_square, are_small, inv, solution
+from .near import fast_form
 from .sums import (
     capacitance,
     capacitance_of_diagonal,
@@ -354,6 +355,8 @@ def is_large(A: Any, b: Any = None, method: Any = None) -> bool:
     m, n = A.shape[-2:]
     if A.batch_shape or not m == n > LEVINSON or not isinstance(method, FREE):
         return False
+    if A.spread is not None:  # the host would have to gather it
+        return False
     is_one = b is None or is_vector(b) or tuple(getattr(b, "shape", ()))[1:] == (1,)
     if not is_one or not is_plain(A, b, method):
         return False
@@ -379,8 +382,16 @@ def solve_toeplitz(A: Any, b: Any, method: Any) -> Any:
     return xp.reshape(x, s.b.shape)
 
 
-# Convolutions of large grids with zeros around them: Krylov methods, preconditioned by the
-# periodic convolution nearest to them.
+# Convolutions of large grids with zeros around them, and Toeplitz matrices whose products a mesh
+# divides: Krylov methods, preconditioned by the periodic convolution nearest to them.
+
+
+def is_large_on_mesh(A: Any, b: Any = None, method: Any = None) -> bool:
+    """Whether the rows of a Toeplitz matrix are divided over a mesh, many, and a solution is wanted
+    by any method."""
+    if isinstance(b, LinearOperator) or not isinstance(method, FREE):
+        return False
+    return A.spread is not None and A.shape[-1] > LARGE_GRID
 
 
 def is_large_with_zeros_around(A: Any, b: Any = None, method: Any = None) -> bool:
@@ -391,11 +402,13 @@ def is_large_with_zeros_around(A: Any, b: Any = None, method: Any = None) -> boo
     return A.boundary == "zero" and len(A.grid) > 1 and math.prod(A.grid) > LARGE_GRID
 
 
+@rule(solve, Toeplitz, when=is_large_on_mesh, like=checked, direct=True, name="solve_on_mesh")
 @rule(solve, Convolution, when=is_large_with_zeros_around, like=checked, direct=True)
 def solve_convolution_with_zeros(A: Any, b: Any, method: Any) -> Any:
     """x by CG or GMRES, preconditioned by the nearest periodic convolution, k_j ∏ (1 - |j_d| /
     n_d), which transforms invert"""
-    periodic, info = inv(nearest_periodic(A), info=True)
+    near = fast_form(A) if isinstance(A, Toeplitz) else nearest_periodic(A)
+    periodic, info = inv(near, info=True)
     preconditioner = None if failed(info._status) is True else periodic
     for kind in (CG, GMRES) if is_self_adjoint(A) else (GMRES,):
         x, info = solve(A, b, kind(preconditioner=preconditioner, **limits(method)), info=True)
@@ -415,14 +428,14 @@ def nearest_periodic(A: Any) -> LinearOperator:
         reach = np.abs(np.arange(kernel.shape[axis - dimensions]) - origin)
         weights = xp.asarray(1 - reach / n, dtype=xp.real_dtype(A.dtype), device=A._context.device)
         kernel = kernel * weights[(slice(None), *(None,) * (dimensions - 1 - axis))]
-    periodic: LinearOperator = Convolution._of(kernel, A.grid, "wrap", origins)
+    periodic: LinearOperator = Convolution._of(kernel, A.grid, "wrap", origins, A.spread)
     return periodic._claim(A.properties & SELF_ADJOINT)
 
 
 def is_self_adjoint(A: Any) -> bool:
     """Whether A is known or seen to be self-adjoint."""
-    if A.properties & SELF_ADJOINT:
-        return True
+    if A.properties & SELF_ADJOINT or isinstance(A, Toeplitz):
+        return bool(A.properties & SELF_ADJOINT)
     (kernel, origins), (mirrored, others) = A._fitted(), A.H._fitted()
     values = A.xp.peek(kernel)
     if values is None or origins != others:

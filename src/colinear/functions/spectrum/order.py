@@ -17,6 +17,7 @@ from ...backends import Array, get, namespace_of, places_like, program, zeros_li
 from ...dispatch import Cost
 from ...methods import LOBPCG, SVRG, Arnoldi, Lanczos, Method
 from ...operators import (
+    FFT,
     Circulant,
     Dense,
     Kronecker,
@@ -26,10 +27,12 @@ from ...operators import (
     Sine,
     Sliced,
 )
+from ...operators.banded import pad_end
 from ...operators.batch import broadcast_batch
 from ...operators.context import broadcast_batches, given_context
+from ...operators.convolution import transform_on_grid
+from ...operators.divided import can_transform, is_divided, parts_of
 from ...operators.tree import index_or_array
-from ...operators.unitary import pad_end
 from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL, Stiefel
 from ..common import (
     ignore_float_errors,
@@ -255,6 +258,13 @@ def grid_of(A: Any) -> tuple[int, ...]:
     return (A.shape[-1],) if isinstance(A, Circulant) else A.grid
 
 
+def fourier_basis(A: Any) -> Any:
+    """The eigenvectors of a Circulant or a periodic Convolution; divided as A is."""
+    grid = grid_of(A)
+    is_shared = is_divided(A, A.xp) and can_transform(grid, parts_of(A.spread))
+    return FFT(grid, like=A).H._replace(spread=A.spread if is_shared else None)
+
+
 def symbol(A: Any) -> Array:
     """The eigenvalues of a Circulant or a periodic Convolution at the frequencies of the transform,
     (*batch, *grid).
@@ -269,7 +279,7 @@ def symbol(A: Any) -> Array:
         kernel, origin = A._fitted()
         column = pad_end(xp, kernel, grid, axes)
         column = xp.roll(column, tuple(-o for o in origin), axis=axes) if any(origin) else column
-    values = xp.fftn(column, axes=axes)
+    values = transform_on_grid(A, column, grid)
     return values if A.is_complex else 0.5 * (values + xp.conj(mirrored(xp, values, axes)))
 
 

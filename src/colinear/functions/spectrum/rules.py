@@ -57,7 +57,7 @@ from . import Pairs, eig, eig_rule, known_eig_rule, not_empty, pairs_like, repor
 from .order import (
     Asked,
     cycles,
-    grid_of,
+    fourier_basis,
     is_affordable,
     is_periodic,
     padded,
@@ -355,7 +355,7 @@ def eig_circulant(A: Any, asked: Asked) -> Pairs:
     real symmetric C"""
     values = A.xp.reshape(symbol(A), A.shape[:-1])
     report_finite(A.xp, values)
-    return asked.finish(to_result_dtype(A.xp, values, A.dtype), FFT(grid_of(A), like=A).H)
+    return asked.finish(to_result_dtype(A.xp, values, A.dtype), fourier_basis(A))
 
 
 def is_grid(A: Any) -> bool:
