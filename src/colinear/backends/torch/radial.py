@@ -36,9 +36,9 @@ NEAR = 16.0  # |x|^2 + |y|^2, up to which rounding in |x|^2 + |y|^2 - 2 x·y is 
 BLOCK_BYTES = 2**30  # of differences of points, where derivatives go by blocks
 
 
-def radial_product(form: Any, X: Any, Y: Any, parameters: tuple) -> Callable | None:
-    """A function V -> K V of a kernel of the distance, which never writes K; None where blocks are
-    multiplied instead.
+def radial_product(form: Any, X: Any, Y: Any, parameters: tuple) -> Callable | str:
+    """A function V -> K V of a kernel of the distance, which never writes K; or, where blocks are
+    multiplied instead, why, empty if nothing is amiss.
 
     Parameters
     ----------
@@ -52,17 +52,19 @@ def radial_product(form: Any, X: Any, Y: Any, parameters: tuple) -> Callable | N
         Numbers and arrays.
     """
     if not is_fused(X):
-        return None
+        return ""
     X, Y, factor, shape = form.placed(X, Y, *parameters)
     if any(getattr(p, "ndim", 0) or torch.is_complex(torch.as_tensor(p)) for p in (factor, *shape)):
-        return None
+        return ""
     Z = X if Y is None else Y
+    if X.ndim > 2 or Z.ndim > 2:
+        return ""
     m, n, d = X.shape[0], Z.shape[0], X.shape[1]
     largest = 2 * max(power_of_two(d), MOST_COLUMNS) * max(m, n)  # entries that a place counts
     if not 0 < d <= MOST_COORDINATES or largest >= 2**31 or 0 in (m, n):
-        return None
+        return ""
     if translated(form.profile, float32, len(shape)) is None:
-        return None
+        return "since its profile is no function of each distance alone, or unknown to Triton"
 
     kept: dict[Any, Any] = {}  # points made ready, as long as this function is there
 

@@ -140,7 +140,8 @@ def product(
             q = tl.dot(x_high, y_low, q, input_precision="tf32")
             q = tl.dot(x_high, y_high, q, input_precision="tf32")
             size = xx + tl.load(YY + there)[None, :]
-            q = tl.maximum(size - 2 * q, 0.0)
+            q = size - 2 * q
+            q = tl.where(q < 0, 0.0, q)  # the maximum would make 0 of NaN
             if GUARDED:
                 if tl.min(tl.min(q - CLOSE * size, axis=1), axis=0) < 0:
                     q = _by_differences(X, Y, i, there, m, n, D, ROWS, COLUMNS)
