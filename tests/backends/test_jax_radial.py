@@ -201,6 +201,39 @@ def test_a_program_that_is_wrong_is_left_for_blocks(with_cuda, monkeypatch):
     np.testing.assert_allclose(found, gp.matern52(X) @ V, rtol=1e-5)
 
 
+def test_a_program_that_is_wrong_under_vmap_is_left_for_blocks(with_cuda, monkeypatch):
+    tried = []
+
+    def on_cuda(self, x, *constants):
+        tried.append(x.shape)
+        return self.by_blocks((x,), constants)
+
+    def mapped(self, *arrays):
+        found = jax.vmap(self.rule.on_cuda, self.axes[0])(*arrays) if self.axes else None
+        return (found[0] * 1.01,) if self.axes else self.rule.on_cuda(*arrays)
+
+    monkeypatch.setattr(radial.Product, "on_cuda", on_cuda)
+    monkeypatch.setattr(radial.Program, "on_cuda", mapped)
+    X, V = points(2, 9, 2), points(9, 1)
+    multiply = jax.vmap(lambda X, V: co.Kernel(gp.rbf, X) @ V, in_axes=(0, None))
+    with pytest.warns(FallbackWarning, match="it is off by"):
+        found = jax.jit(multiply)(X, V)
+    np.testing.assert_allclose(found, gp.rbf(X) @ V, rtol=1e-5)
+    assert set(tried) == {(70, 1)}  # alone, and mapped
+
+
+def test_a_program_that_cannot_be_written_at_full_size_is_left_for_blocks(with_cuda, monkeypatch):
+    monkeypatch.setattr(radial, "fault", lambda *arguments: "")
+
+    def too_large(self, *arrays):
+        raise NotImplementedError("more than a program can have")
+
+    monkeypatch.setattr(radial.Product, "on_cuda", too_large)
+    f = jax.jit(lambda X, V: co.Kernel(gp.rbf, X) @ V).trace(points(9, 2), points(9, 1))
+    with pytest.warns(FallbackWarning, match="more than a program can have"):
+        assert "triton" not in f.lower(lowering_platforms=("cuda",)).as_text()
+
+
 def test_a_program_that_passes_its_trial_is_used(with_cuda, monkeypatch):
     monkeypatch.setattr(
         radial.Product, "on_cuda", lambda self, x, *constants: self.by_blocks((x,), constants)

@@ -70,7 +70,7 @@ def radial_product(form: Any, X: Any, Y: Any, parameters: tuple) -> Callable | s
         return "since its profile is no function of each distance alone"
     likes = [jax.ShapeDtypeStruct(P.shape[-2:], rule.fused.dtype) for P in points]
     V = jax.ShapeDtypeStruct((points[-1].shape[-2], 1), rule.fused.dtype)
-    if reason := fault(rule, V, *likes, *numbers):
+    if reason := fault(Program(rule), V, *likes, *numbers):
         return f"since the fused product failed its trial ({reason})"
 
     def multiply(V: Any) -> Any:
@@ -334,11 +334,12 @@ choice.multiple_results = True
 def run(rule: Any, *arrays: Any) -> tuple:
     """What the rule gives for its x and constants: by its program on a CUDA device, else by
     blocks."""
+    program = Program(rule)
     if rule.fused.is_interpreted:
-        return rule.on_cuda(*arrays)
-    if fault(rule, *arrays):
-        return rule.by_blocks(arrays[:1], arrays[1:])
-    return tuple(choice.bind(*arrays, program=Program(rule)))
+        return program.on_cuda(*arrays)
+    if fault(program, *arrays):
+        return program.by_blocks(*arrays)
+    return tuple(choice.bind(*arrays, program=program))
 
 
 @dataclass(frozen=True)
@@ -371,8 +372,10 @@ def _shapes(*arrays: Any, program: Program) -> list:
 
 
 def _batch(arrays: Any, axes: Any, *, program: Program) -> tuple[list, list]:
-    found = choice.bind(*arrays, program=replace(program, axes=(*program.axes, tuple(axes))))
-    return found, [0] * len(found)
+    program = replace(program, axes=(*program.axes, tuple(axes)))
+    is_right = not fault(program, *arrays)
+    found = choice.bind(*arrays, program=program) if is_right else program.by_blocks(*arrays)
+    return list(found), [0] * len(found)
 
 
 def _lower(context: Any, *arrays: Any, program: Program, is_cuda: bool = False) -> Any:
@@ -380,8 +383,12 @@ def _lower(context: Any, *arrays: Any, program: Program, is_cuda: bool = False) 
     could not cut this up."""
     devices = getattr(context.module_context.axis_context, "num_devices", 1)
     is_spread = devices is not None and devices > 1
-    f = program.on_cuda if is_cuda and not is_spread else program.by_blocks
-    return mlir.lower_fun(f, multiple_results=True)(context, *arrays)
+    if is_cuda and not is_spread:
+        try:
+            return mlir.lower_fun(program.on_cuda, multiple_results=True)(context, *arrays)
+        except Exception as error:  # at a size, say, that is too large
+            _give_up(program.rule.fused.profile, _in_words(error))
+    return mlir.lower_fun(program.by_blocks, multiple_results=True)(context, *arrays)
 
 
 choice.def_impl(_compiled)
@@ -398,30 +405,38 @@ FAULTS: dict[Profile, str] = {}  # what was wrong with the first program of a pr
 PASSED: set[Any] = set()  # the rules, with numbers of coordinates and columns, that passed
 
 
-def fault(rule: Any, *arrays: Any) -> str:
-    """What is wrong with the program of a rule for arrays like these, empty if nothing is: it is
-    compared with the blocks when it is first asked for, at a small size on a CUDA device."""
-    if rule.fused.is_interpreted:
-        return ""
-    profile = rule.fused.profile
-    small = _examples(rule, *arrays)
-    key = rule, *(x.shape for x in small)
-    if profile in FAULTS or key in PASSED:
+def fault(program: Program, *arrays: Any) -> str:
+    """What is wrong with a program for arrays like these, empty if nothing is: it is compared with
+    the blocks when it is first asked for, at a small size on a CUDA device."""
+    profile = program.rule.fused.profile
+    if program.rule.fused.is_interpreted or profile in FAULTS:
         return FAULTS.get(profile, "")
+    small = _examples(program, *arrays)
+    key = program, *(x.shape for x in small)
+    if key in PASSED:
+        return ""
     try:
-        program = Program(rule)
         found, expected = (_evaluate(f, small) for f in (program.on_cuda, program.by_blocks))
-        reason = _difference(rule.fused, found, expected)
+        reason = _difference(program.rule.fused, found, expected)
     except Exception as error:  # whatever it is, the blocks remain
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        reason = _in_words(error)
     if not reason:
         PASSED.add(key)
         return ""
+    return _give_up(profile, reason)
+
+
+def _in_words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+def _give_up(profile: Profile, reason: str) -> str:
+    """Leave the profile to blocks, and say so once."""
     FAULTS[profile] = reason
     warnings.warn(
         f"a fused product failed its trial, so blocks are multiplied: {reason}",
         errors.FallbackWarning,
-        stacklevel=2,
+        stacklevel=3,
     )
     return reason
 
@@ -433,21 +448,31 @@ def _evaluate(f: Callable, arrays: list[np.ndarray]) -> Any:
     return jax.device_get(jax.jit(f).lower(*likes).compile()(*arrays))
 
 
-def _examples(rule: Any, *arrays: Any) -> list[np.ndarray]:
-    """Small arrays like those that a rule is given."""
-    rng, points = np.random.default_rng(0), arrays[1 : 1 + rule.sets]
-    rows = {P.shape[-2]: few for P, few in zip(points, TRIED_ROWS)}
+def _examples(program: Program, *arrays: Any) -> list[np.ndarray]:
+    """Small arrays like those that a program is given."""
+    rng, rule = np.random.default_rng(0), program.rule
+    axes_of_each = list(zip(*program.axes)) or [()] * len(arrays)
+    shapes = [_without(axes, x.shape) for axes, x in zip(axes_of_each, arrays, strict=True)]
+    rows = {shape[0]: few for shape, few in zip(shapes[1 : 1 + rule.sets], TRIED_ROWS)}
     small = []
-    for x in arrays:
-        if x.ndim == 0:
-            small.append(np.full((), TRIED_PARAMETER, rule.fused.dtype))
-            continue
-        n, k = x.shape
-        is_point = any(x is P for P in points)
-        width = k if is_point or k == 1 else min(power_of_two(k), MOST_COLUMNS + 1)
-        example = rng.normal(size=(rows[n], width)) / np.sqrt(width if is_point else 1)
+    for place, (shape, axes) in enumerate(zip(shapes, axes_of_each, strict=True)):
+        example = np.full((), TRIED_PARAMETER)
+        if shape:
+            n, k = shape
+            is_point = 1 <= place <= rule.sets
+            width = k if is_point or k == 1 else min(power_of_two(k), MOST_COLUMNS + 1)
+            example = rng.normal(size=(rows[n], width)) / np.sqrt(width if is_point else 1)
+        for axis in axes:
+            example = example if axis is None else np.stack([example, example / 2], axis)
         small.append(example.astype(rule.fused.dtype))
     return small
+
+
+def _without(axes: tuple[int | None, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape without axes that were added one after the other."""
+    for axis in reversed(axes):
+        shape = shape if axis is None else shape[:axis] + shape[axis + 1 :]
+    return shape
 
 
 def _difference(fused: Fused, found: tuple, expected: tuple) -> str:
