@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import importlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from jax.interpreters import batching, mlir
 
 from ... import errors
 from .arrays import is_complex, matmul
+from .control import in_ordinary_modes
 from .derivatives import linear_rule
 
 MOST_COORDINATES = 128  # of points, of which a tile fits on a multiprocessor
@@ -112,7 +113,7 @@ def cuda_devices() -> tuple:
 def _has_pallas() -> bool:
     try:
         return bool(_kernels())
-    except ImportError:
+    except (ImportError, AttributeError):  # of an older JAX
         return False
 
 
@@ -355,6 +356,11 @@ class Program:
     def by_blocks(self, *arrays: Any) -> tuple:
         return self._mapped(lambda x, *constants: self.rule.by_blocks((x,), constants))(*arrays)
 
+    def with_axes(self, arrays: Any) -> Iterator[tuple[Any, tuple[int | None, ...]]]:
+        """Each of the arrays and the axes along which it is mapped, the innermost first."""
+        axes_of_each = list(zip(*self.axes, strict=True)) or [()] * len(arrays)
+        return zip(arrays, axes_of_each, strict=True)
+
     def _mapped(self, f: Callable) -> Callable:
         return functools.reduce(jax.vmap, self.axes, f)
 
@@ -364,6 +370,7 @@ def _compiled(*arrays: Any, program: Program) -> list:
     return choice.bind(*arrays, program=program)
 
 
+@in_ordinary_modes
 def _shapes(*arrays: Any, program: Program) -> list:
     likes = (jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays)
     return [
@@ -371,6 +378,7 @@ def _shapes(*arrays: Any, program: Program) -> list:
     ]
 
 
+@in_ordinary_modes
 def _batch(arrays: Any, axes: Any, *, program: Program) -> tuple[list, list]:
     program = replace(program, axes=(*program.axes, tuple(axes)))
     is_right = not fault(program, *arrays)
@@ -378,6 +386,7 @@ def _batch(arrays: Any, axes: Any, *, program: Program) -> tuple[list, list]:
     return list(found), [0] * len(found)
 
 
+@in_ordinary_modes
 def _lower(context: Any, *arrays: Any, program: Program, is_cuda: bool = False) -> Any:
     """The program for one CUDA device: XLA, which spreads the work of what it knows over several,
     could not cut this up."""
@@ -402,28 +411,74 @@ mlir.register_lowering(choice, functools.partial(_lower, is_cuda=True), platform
 # --------------------------------------------------------------------------------------------------
 
 FAULTS: dict[Profile, str] = {}  # what was wrong with the first program of a profile that failed
-PASSED: set[Any] = set()  # the rules, with numbers of coordinates and columns, that passed
 
 
 def fault(program: Program, *arrays: Any) -> str:
     """What is wrong with a program for arrays like these, empty if nothing is: it is compared with
-    the blocks when it is first asked for, at a small size on a CUDA device."""
-    profile = program.rule.fused.profile
-    if program.rule.fused.is_interpreted or profile in FAULTS:
-        return FAULTS.get(profile, "")
-    small = _examples(program, *arrays)
-    key = program, *(x.shape for x in small)
-    if key in PASSED:
-        return ""
+    the blocks when it is first asked for."""
+    if program.rule.fused.is_interpreted or program.rule.fused.profile in FAULTS:
+        return FAULTS.get(program.rule.fused.profile, "")
+    return trial(program, tuple(_few(program, *arrays)))
+
+
+@functools.lru_cache(maxsize=1024)
+def trial(program: Program, shapes: tuple[tuple[int, ...], ...]) -> str:
+    """What is wrong with a program for arrays of these shapes, on a CUDA device."""
+    fused, rng = program.rule.fused, np.random.default_rng(0)
+    scale = max(shapes[1]) ** -0.5  # of points, so that distances are not all large
+    matrices = [scale * rng.normal(size=shape) for shape in shapes]
+    is_number = [
+        x.ndim == sum(a is not None for a in axes) for x, axes in program.with_axes(matrices)
+    ]
+    arrays = [
+        (TRIED_PARAMETER + 0 * x if number else x).astype(fused.dtype)
+        for x, number in zip(matrices, is_number, strict=True)
+    ]
     try:
-        found, expected = (_evaluate(f, small) for f in (program.on_cuda, program.by_blocks))
-        reason = _difference(program.rule.fused, found, expected)
+        found, expected = (_evaluate(f, arrays) for f in (program.on_cuda, program.by_blocks))
+        reason = _difference(fused, found, expected)
     except Exception as error:  # whatever it is, the blocks remain
         reason = _in_words(error)
-    if not reason:
-        PASSED.add(key)
-        return ""
-    return _give_up(profile, reason)
+    return reason and _give_up(fused.profile, reason)
+
+
+def _few(program: Program, *arrays: Any) -> Iterator[tuple[int, ...]]:
+    """The shapes of such arrays with few rows and columns, of as few kinds as programs have, and
+    two of what is mapped over."""
+    single = []
+    for x, axes in program.with_axes(arrays):
+        shape = list(x.shape)
+        for axis in reversed(axes):
+            shape = shape if axis is None else shape[:axis] + shape[axis + 1 :]
+        single.append(shape)
+    points = range(1, 1 + program.rule.sets)
+    rows = {single[i][0]: few for i, few in zip(points, TRIED_ROWS)}
+    for i, (_, axes) in enumerate(program.with_axes(arrays)):
+        shape = single[i]
+        if shape:
+            k = shape[1]
+            is_kept = i in points or k == 1
+            shape = [rows[shape[0]], k if is_kept else min(power_of_two(k), MOST_COLUMNS + 1)]
+        for axis in axes:
+            shape = shape if axis is None else [*shape[:axis], 2, *shape[axis:]]
+        yield tuple(shape)
+
+
+def _evaluate(f: Callable, arrays: list[np.ndarray]) -> Any:
+    """f of these arrays on a CUDA device: at once, also while a program is traced."""
+    place = jax.sharding.SingleDeviceSharding(cuda_devices()[0])
+    likes = (jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place) for x in arrays)
+    return jax.device_get(jax.jit(f).lower(*likes).compile()(*arrays))
+
+
+def _difference(fused: Fused, found: tuple, expected: tuple) -> str:
+    """What to say where results are not as near as they should be."""
+    tolerance = TOLERANCES[2 if fused.is_half else np.dtype(fused.dtype).itemsize]
+    for x, y in zip(found, expected, strict=True):
+        error, size = np.linalg.norm(x - y), np.linalg.norm(y)
+        if not error <= tolerance * (size + (y.size <= 2)):  # numbers are sums that cancel
+            return f"it is off by {error:.1e} of {size:.1e}"
+    return ""
 
 
 def _in_words(error: Exception) -> str:
@@ -439,47 +494,3 @@ def _give_up(profile: Profile, reason: str) -> str:
         stacklevel=3,
     )
     return reason
-
-
-def _evaluate(f: Callable, arrays: list[np.ndarray]) -> Any:
-    """f of these arrays on a CUDA device: at once, also while a program is traced."""
-    place = jax.sharding.SingleDeviceSharding(cuda_devices()[0])
-    likes = (jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place) for x in arrays)
-    return jax.device_get(jax.jit(f).lower(*likes).compile()(*arrays))
-
-
-def _examples(program: Program, *arrays: Any) -> list[np.ndarray]:
-    """Small arrays like those that a program is given."""
-    rng, rule = np.random.default_rng(0), program.rule
-    axes_of_each = list(zip(*program.axes)) or [()] * len(arrays)
-    shapes = [_without(axes, x.shape) for axes, x in zip(axes_of_each, arrays, strict=True)]
-    rows = {shape[0]: few for shape, few in zip(shapes[1 : 1 + rule.sets], TRIED_ROWS)}
-    small = []
-    for place, (shape, axes) in enumerate(zip(shapes, axes_of_each, strict=True)):
-        example = np.full((), TRIED_PARAMETER)
-        if shape:
-            n, k = shape
-            is_point = 1 <= place <= rule.sets
-            width = k if is_point or k == 1 else min(power_of_two(k), MOST_COLUMNS + 1)
-            example = rng.normal(size=(rows[n], width)) / np.sqrt(width if is_point else 1)
-        for axis in axes:
-            example = example if axis is None else np.stack([example, example / 2], axis)
-        small.append(example.astype(rule.fused.dtype))
-    return small
-
-
-def _without(axes: tuple[int | None, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape without axes that were added one after the other."""
-    for axis in reversed(axes):
-        shape = shape if axis is None else shape[:axis] + shape[axis + 1 :]
-    return shape
-
-
-def _difference(fused: Fused, found: tuple, expected: tuple) -> str:
-    """What to say where results are not as near as they should be."""
-    tolerance = TOLERANCES[2 if fused.is_half else np.dtype(fused.dtype).itemsize]
-    for x, y in zip(found, expected, strict=True):
-        error, size = np.linalg.norm(x - y), np.linalg.norm(y)
-        if not error <= tolerance * size + tolerance * (y.ndim == 0):
-            return f"it is off by {error:.1e} of {size:.1e}"
-    return ""
