@@ -1,10 +1,5 @@
 """Products with kernels of the distance that never write the kernel: Pallas' programs, by way of
-Triton, on a CUDA device; and their derivatives.
-
-With K[i, j] = φ(|x_i - y_j|^2), a cotangent G of K V, and S = (G V^T) ∘ φ'(|x_i - y_j|^2),
-
-    the cotangent of x_i is 2 (x_i Σ_j S_ij - Σ_j S_ij y_j),    that of y_j the same of S^T,
-    that of V is K^T G,    and that of a parameter θ of φ is the sum of (G V^T) ∘ dφ/dθ.
+Triton, on a CUDA device; and their derivatives (`..radial` derives them).
 
 Forward mode in points and parameters, and second derivatives, go by blocks of rows. So does all
 that runs elsewhere, and what a program of a profile does once one has failed: each is compared
@@ -27,13 +22,11 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from ... import errors
-from .arrays import is_complex, matmul
+from ..radial import MOST_COLUMNS, MOST_COORDINATES, by_blocks, power_of_two
+from .arrays import is_complex
 from .control import in_ordinary_modes
 from .derivatives import linear_rule
 
-MOST_COORDINATES = 128  # of points, of which a tile fits on a multiprocessor
-MOST_COLUMNS = 64  # of V that one program multiplies
-BLOCK_BYTES = 2**27  # of differences of points, where derivatives go by blocks
 TRACED = (2, 3)  # the shape of the distances that a profile is traced with
 TRIED_ROWS, TRIED_PARAMETER = (70, 45), 0.75  # of the product that a program is tried with
 TOLERANCES = {2: 3e-2, 4: 1e-4, 8: 1e-10}  # of that product, by the bytes of a number
@@ -122,11 +115,6 @@ def _kernels() -> Any:
     return importlib.import_module(".radial_kernels", __package__)
 
 
-def power_of_two(size: int) -> int:
-    """The next one, 16 at least: sides of the tiles that are multiplied as matrices."""
-    return max(16, 1 << (size - 1).bit_length())
-
-
 def _over_batches(f: Callable, *matrices: Any) -> Any:
     """f of matrices, mapped over their leading dimensions, which broadcast."""
     batch = jnp.broadcast_shapes(*(M.shape[:-2] for M in matrices))
@@ -210,22 +198,6 @@ class Fused:
     is_interpreted: bool
 
 
-def product_by_blocks(profile: Callable, X: Any, Y: Any, V: Any, *shape: Any) -> Any:
-    """K V by blocks of rows, whose entries the derivative computes again."""
-    m = X.shape[0]
-    blocks = -(-m * Y.size * Y.dtype.itemsize // BLOCK_BYTES)
-    size = -(-m // blocks)
-
-    @jax.checkpoint
-    def multiply(x: Any) -> Any:
-        return matmul(profile(jnp.sum((x[:, None] - Y) ** 2, axis=-1), *shape), V)
-
-    # a last block that is too short repeats the last point
-    rows = jnp.pad(X, ((0, blocks * size - m), (0, 0)), mode="edge")
-    found = jax.lax.map(multiply, rows.reshape(blocks, size, -1))
-    return found.reshape(blocks * size, -1)[:m]
-
-
 @dataclass(frozen=True)
 class _Rule:
     """What is linear in some arrays x, given constants: points, in one set or two, and the
@@ -245,7 +217,7 @@ class _Rule:
     def product(self, constants: tuple, V: Any) -> Any:
         """K V by blocks."""
         rows, columns = self.sides(constants[: self.sets])
-        return product_by_blocks(self.fused.profile, rows, columns, V, *constants[self.sets :])
+        return by_blocks(self.fused.profile, rows, columns, V, *constants[self.sets :])
 
     def by_blocks(self, x: tuple, constants: tuple) -> tuple:
         """What the rule gives, in a form that JAX differentiates."""

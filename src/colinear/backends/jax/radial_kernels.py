@@ -15,7 +15,7 @@ Only `radial.py` imports this file, where Pallas has Triton.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,35 +23,30 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jax.lax import DotAlgorithmPreset, Precision
 
-from .radial import MOST_COLUMNS, Fused, power_of_two
+from ..radial import (
+    CLOSE,
+    FEW_COORDINATES,
+    LEAST_SHARE,
+    MOST_COLUMNS,
+    NEAR,
+    PROGRAMS_EACH,
+    Tile,
+    power_of_two,
+    tile_of_product,
+    tile_of_slopes,
+)
+from .radial import Fused
 
-FEW_COORDINATES = 8  # up to which differences are as quick as a product of matrices
-PROGRAMS = 1024  # that keep a device busy: eight for each multiprocessor of a large one
-LEAST_SHARE = 1024  # columns of K that are worth a program
-NEAR = 16.0  # |x|^2 + |y|^2, up to which rounding in |x|^2 + |y|^2 - 2 x·y is that of φ itself
-CLOSE = 1 / 32  # |x - y|^2 / (|x|^2 + |y|^2) below which the difference has too few digits
+PROGRAMS = 128 * PROGRAMS_EACH  # that keep a large device busy
 
 # so called since JAX 0.6
 Options = getattr(triton, "CompilerParams", None) or triton.TritonCompilerParams
 
 
-class Tile(NamedTuple):
-    """What one program computes at a time: rows and columns, with so many warps, so many tiles of
-    columns loaded ahead. The figures are those of torch's programs, measured on an H200."""
-
-    rows: int
-    columns: int
-    warps: int
-    stages: int
-
-
 def product(fused: Fused, X: Any, Y: Any, V: Any, shape: tuple) -> Any:
     """K V, of V (n, k)."""
-    (m, d), k, is_double = X.shape, V.shape[1], fused.dtype == jnp.float64
-    if is_double or d > 64:
-        tile = Tile(64, 32, 4, 2) if is_double else Tile(128, 32, 8, 2 if k <= 32 else 1)
-    else:
-        tile = Tile(64, 128, 4, 2) if k == 1 else Tile(64, 64, 4, 3)
+    (m, d), k = X.shape, V.shape[1]
+    tile = tile_of_product(d, k, fused.dtype == jnp.float64, guarded=d > FEW_COORDINATES)
 
     def multiply(*refs: Any) -> None:
         *points, v, numbers, out = refs
@@ -75,8 +70,7 @@ def cotangents(fused: Fused, X: Any, Y: Any, W: Any, V: Any, shape: tuple) -> tu
     """2 (x_i Σ_j S_ij - Σ_j S_ij y_j), S = (W V^T) ∘ φ', and of each parameter θ the sum of
     (W V^T) ∘ dφ/dθ."""
     d = X.shape[1]
-    is_large = d > 64 and fused.dtype != jnp.float64
-    tile = Tile(128, 32, 8, 1) if is_large else Tile(64, 32, 4, 1)
+    tile = tile_of_slopes(d, fused.dtype == jnp.float64)
 
     def pull(*refs: Any) -> None:
         *points, w, v, numbers = refs[: -len(rests)]

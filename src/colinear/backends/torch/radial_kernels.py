@@ -22,8 +22,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# |x - y|^2 / (|x|^2 + |y|^2) below which the difference of these has too few digits
-CLOSE = tl.constexpr(1 / 32)
+from .. import radial
+
+CLOSE = tl.constexpr(radial.CLOSE)
 
 
 @triton.jit
