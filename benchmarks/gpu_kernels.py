@@ -1,7 +1,7 @@
 """Kernels and Gaussian processes on a CUDA device: products that never write the matrix, and the likelihood with its
 gradient at 14 000 to 500 000 observations.
 
-    python benchmarks/gpu_kernels.py                  # both; --kernels or --gp for one, --train for the loss against time
+    python benchmarks/gpu_kernels.py                  # both, products in JAX too; --kernels or --gp for one, --train for the loss against time
     python benchmarks/gpu_kernels.py --json FILE      # saves the figures
 
 Points are the rows of Elevators (16 599 x 18) and Song (90 columns), standardised, where their files are there; more rows than
@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from stochastic_sums import data, more_rows
 
 import colinear as co
@@ -90,6 +91,50 @@ def kernel_rows(rows: list[dict[str, Any]]) -> None:
             + f"{ours * 1e3:10.2f}{text:>11}{error:10.1e}",
             flush=True,
         )
+
+
+def jax_kernel_rows(rows: list[dict[str, Any]]) -> None:
+    """The same in JAX, and the derivative by points, length and V, beside blocks of 2000 rows."""
+    try:
+        import jax
+        import jax.numpy as jnp
+
+        device = jax.devices("cuda")[0]
+    except (ImportError, RuntimeError):
+        print("no CUDA device that JAX can use")
+        return
+
+    def product(block: int | None) -> Callable:
+        return jax.jit(
+            lambda X, V, length: co.Kernel(gp.rbf, X, None, (length, VARIANCE), block) @ V
+        )
+
+    def derivative(block: int | None) -> Callable:
+        f = product(block)
+        return jax.jit(jax.grad(lambda *arguments: (f(*arguments) ** 2).sum(), (0, 1, 2)))
+
+    print(f"\n{'JAX, milliseconds':44}{'colinear':>10}{'by blocks':>11}{'error':>10}")
+    for n, d, width in ((50_000, 18, 1), (50_000, 18, 21), (200_000, 18, 1), (50_000, 90, 21)):
+        points_, _, _ = points(n, d)
+        rng = np.random.default_rng(0)
+        given = points_.cpu().numpy(), rng.random((n, width)), LENGTH[d]
+        arguments = [jax.device_put(jnp.asarray(x, jnp.float32), device) for x in given]
+        print(co.Kernel(gp.rbf, arguments[0], parameters=(arguments[2],)).how)
+        for name, program in (("product", product), ("derivative", derivative)):
+            both = program(None), program(2000)
+            x, y = (np.asarray(jax.tree.leaves(f(*arguments))[0]) for f in both)
+            error = float(np.linalg.norm(x - y) / np.linalg.norm(y))
+            ours, blocks = (
+                seconds(lambda f=f, given=arguments: jax.block_until_ready(f(*given)))  # type: ignore[misc]
+                for f in both
+            )
+            what = {"framework": "jax", "what": name, "n": n, "d": d, "columns": width}
+            rows.append({**what, "ours": ours, "hand": blocks, "error": error})
+            print(
+                f"{name}, n = {n}, {d} coordinates, {width} columns".ljust(44)
+                + f"{ours * 1e3:10.2f}{blocks * 1e3:11.1f}{error:10.1e}",
+                flush=True,
+            )
 
 
 def loss(X: Any, y: Any, theta: Any, method: Any) -> tuple[Any, Any]:
@@ -244,6 +289,7 @@ def main() -> None:
     every = not (arguments.kernels or arguments.gp or arguments.train)
     if arguments.kernels or every:
         kernel_rows(rows)
+        jax_kernel_rows(rows)
     if arguments.gp or every:
         sizes = ((14_000, 18), (50_000, 18), (200_000, 18), (200_000, 90), (500_000, 18))
         gp_rows(rows, [size for size in sizes if size[0] <= arguments.most])

@@ -1,10 +1,11 @@
-"""Kernels of the distance on a CUDA device: multiplied and differentiated without their matrix, to the accuracy of the dtype.
-`make test-gpu`."""
+"""Kernels of the distance on a CUDA device: multiplied and differentiated without their matrix, to the accuracy of the dtype,
+in torch and, at the end, in JAX. `make test-gpu`."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.devices import cuda
 
 import colinear as co
 from colinear import gp
@@ -160,3 +161,88 @@ def test_the_likelihood_and_its_gradient_are_near_those_of_the_matrix():
     found = loss(lambda X, l, v: co.Kernel(gp.rbf, X, parameters=(l, v)), method, torch.float32)
     assert abs(float(found[0] - exact)) < 5e-3 * n
     np.testing.assert_allclose(found[1].cpu(), gradient.cpu(), rtol=0.1, atol=0.02 * n)
+
+
+def profile_of_jax(q, a):
+    import jax.numpy as jnp
+
+    return jnp.exp(-q / 2) * jnp.cos(a * q)
+
+
+JAX_KERNELS = {
+    **{name: KERNELS[name] for name in KERNELS if name not in ("own", "powers")},
+    "own": (gp.radial(profile_of_jax), (0.7,)),
+}
+JAX_SHAPES = [("float32", *shape) for shape in SHAPES if shape[0] in JAX_KERNELS]
+JAX_SHAPES += [("float64", name, 300, 500, 3, 12) for name in ("rbf", "matern12", "own")]
+
+
+@pytest.mark.parametrize(("dtype", "name", "m", "n", "width", "d"), JAX_SHAPES)
+def test_products_and_derivatives_in_jax_are_those_of_float64(dtype, name, m, n, width, d):
+    """Warnings are errors here: a program that fails its trial fails this test."""
+    device = cuda("jax")
+    import jax
+
+    kernel, shape = JAX_KERNELS[name]
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=s) for s in ((m, width), (m, d), (n or m, d), (n or m, width))]
+    W, X, Y, V = (jax.device_put(x.astype(dtype), device) for x in arrays)
+    Y = None if n is None else Y
+    numbers = [jax.device_put(np.asarray(x, dtype), device) for x in (d**0.5, 1.3, *shape)]
+    assert co.Kernel(kernel, X, Y, numbers).how == "fused, no entry is written"
+
+    def values(block, W, X, Y, V, *numbers):
+        multiply = lambda X, Y, V, *numbers: co.Kernel(kernel, X, Y, numbers, block) @ V
+        product, back = jax.vjp(multiply, X, Y, V, *numbers)
+        return product, *back(W), co.Kernel(kernel, X, Y, numbers, block).T @ W
+
+    values = jax.jit(values, static_argnums=0)
+    given = (W, X, Y, V, *numbers)
+    doubled = jax.tree.map(lambda x: x.astype("float64"), given)
+    tolerance = 1e-5 if dtype == "float32" else 1e-11
+    found, expected = values(None, *given), values(m, *doubled)  # the latter by blocks
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert x.dtype == dtype
+        assert np.linalg.norm(x - y) <= tolerance * (np.linalg.norm(y) + 10 * (y.ndim == 0))
+
+
+def test_neighbours_far_from_the_origin_are_told_apart_in_jax():
+    """Where |x|^2 + |y|^2 - 2 x·y has no digit left."""
+    device = cuda("jax")
+    import jax
+
+    rng = np.random.default_rng(0)
+    X = 1e-1 * rng.normal(size=(2000, 18)) + 1e3 * np.repeat(rng.normal(size=(40, 18)), 50, axis=0)
+    X, V = (jax.device_put(x.astype("float32"), device) for x in (X, rng.normal(size=(2000, 1))))
+    found, x = co.Kernel(gp.rbf, X) @ V, np.asarray(X, "float64")
+    expected = gp.radial(lambda q: np.exp(-q / 2))(x) @ np.asarray(V, "float64")
+    assert np.linalg.norm(found - expected) <= 1e-3 * np.linalg.norm(expected)
+
+
+def test_no_matrix_is_written_in_jax():
+    device = cuda("jax")
+    import jax
+
+    X, V = (jax.device_put(np.ones((40_000, k), "float32"), device) for k in (18, 3))
+    f = jax.jit(jax.grad(lambda X, V: (co.Kernel(gp.rbf, X) @ V).sum(), argnums=(0, 1)))
+    analysis = f.lower(X, V).compile().memory_analysis()
+    assert analysis.temp_size_in_bytes < 40_000**2 * 4 / 20
+    assert all(np.isfinite(x).all() for x in f(X, V))
+
+
+def test_kernels_in_jax_are_mapped_and_pushed_forwards():
+    device = cuda("jax")
+    import jax
+
+    rng = np.random.default_rng(0)
+    X, V = (jax.device_put(rng.normal(size=s), device) for s in ((3, 70, 4), (70, 2)))
+    f = lambda kernel: jax.jit(
+        jax.vmap(jax.grad(lambda X, V: ((kernel(X) @ V) ** 2).sum()), (0, None))
+    )
+    fused = lambda X: co.Kernel(gp.matern52, X)
+    np.testing.assert_allclose(f(fused)(X, V), f(gp.matern52)(X, V), rtol=1e-9, atol=1e-9)
+    g = lambda kernel: jax.jvp(lambda X: kernel(X) @ V, (X[0],), (X[1],))[1]
+    np.testing.assert_allclose(g(fused), g(gp.matern52), rtol=1e-9, atol=1e-9)
+    batch = co.Kernel(gp.matern52, X)
+    assert batch.how == "fused, no entry is written"
+    np.testing.assert_allclose(batch @ V, gp.matern52(X) @ V, rtol=1e-9, atol=1e-9)

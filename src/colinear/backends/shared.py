@@ -76,8 +76,9 @@ def loop_map(f: Callable, *arrays: Any) -> Array:
     return stack([f(*elements) for elements in zip(*arrays, strict=True)])
 
 
-def radial_product(form: Any, X: Array, Y: Any, parameters: tuple) -> None:
-    """None: no program multiplies with a kernel of the distance without its matrix."""
+def radial_product(form: Any, X: Array, Y: Any, parameters: tuple) -> str:
+    """Nothing to say of why no program multiplies with a kernel of the distance."""
+    return ""
 
 
 def itself(x: Any) -> Any:

@@ -339,8 +339,8 @@ def radial(profile: Callable) -> Callable:
 
     Notes
     -----
-    On a CUDA device torch traces a profile made of its elementwise functions, and `Kernel` then
-    multiplies without writing the matrix. Any other profile is multiplied by blocks.
+    On a CUDA device torch and JAX trace a profile made of their elementwise functions, and `Kernel`
+    then multiplies without writing the matrix. Any other profile is multiplied by blocks.
 
     Examples
     --------

@@ -25,8 +25,8 @@ class Kernel(LinearOperator, init=False):
 
     A product costs one evaluation of all entries and O(block * n) memory, its derivative with
     respect to points and parameters two and as much memory: blocks are computed again, not kept.
-    Of torch's on a CUDA device, a function of the distance (`gp.rbf`, `gp.radial(profile)`) is
-    multiplied by one program of Triton that writes no entry, forwards and for first derivatives.
+    On a CUDA device, a function of the distance (`gp.rbf`, `gp.radial(profile)`) is multiplied by
+    one program of Triton that writes no entry, forwards and for first derivatives.
 
     Parameters
     ----------
@@ -151,10 +151,12 @@ class Kernel(LinearOperator, init=False):
     @property
     def how(self) -> str:
         """How it is multiplied, in words."""
-        if self._fused() is not None:
+        fused = self._fused()
+        if callable(fused):
             return "fused, no entry is written"
         size = memory_of_block(self) / 2**20
-        return f"by blocks of {self._block_rows} rows, in {size:.0f} MiB"
+        blocks = f"by blocks of {self._block_rows} rows, in {size:.0f} MiB"
+        return f"{blocks}, {fused}" if fused else blocks
 
     def _between(self, rows: Array, columns: Array) -> Any:
         """The matrix with these points of its rows and columns, on one device."""
@@ -177,8 +179,8 @@ class Kernel(LinearOperator, init=False):
         return namespace_of(entries).matrix_transpose(entries) if self.transposed else entries
 
     def _matmat(self, V: Array) -> Array:
-        fused = None if 0 in V.shape else self._fused()
-        if fused is not None:
+        fused = "" if 0 in V.shape else self._fused()
+        if callable(fused):
             return fused(V)
         is_one = not self.shape[:-2] and V.ndim > 2
         return as_one_block(self._multiplied, V) if is_one else self._multiplied(V)
@@ -189,17 +191,17 @@ class Kernel(LinearOperator, init=False):
             return self._by_blocks(V)
         return backends.program(self.backend, _multiply_on_mesh)(self, V)
 
-    def _fused(self) -> Callable | None:
+    def _fused(self) -> Callable | str:
         """V -> K V without K, where k is a function of the distance and the backend has a program
-        for that; else None. Whoever gives `block` wants blocks."""
+        for that; else why not, if there is more to say. Whoever gives `block` wants blocks."""
         form, is_one = getattr(self.k, "radial", None), self.block is None and self.spread is None
-        if form is None or not is_one or self.batch_shape or 0 in self.shape:
-            return None
+        if form is None or not is_one or 0 in self.shape:
+            return ""
         rows, columns = self._points()
         columns = None if self.Y is None else columns
         multiply = namespace_of(rows).radial_product(form, rows, columns, self.parameters)
-        if multiply is None:
-            return None
+        if isinstance(multiply, str) or self.batch_shape:
+            return multiply
         return lambda V: as_one_block(multiply, V) if V.ndim > 2 else multiply(V)
 
     @property
@@ -219,8 +221,10 @@ class Kernel(LinearOperator, init=False):
         blocks; or, where it is never written, its product with the points made ready."""
         xp, size = self.xp, self.dtype.itemsize * math.prod(self.shape)
         is_recorded = xp.name == "torch" and xp.is_differentiated(*self.arrays())
-        fused = None if is_recorded else self._fused()
-        if fused is not None:
+        fused = "" if is_recorded else self._fused()
+        if callable(fused) and xp.is_functional:  # whose programs make the points ready themselves
+            return self
+        if callable(fused):
             # as quick as the stored matrix, within a third, and more accurate
             flipped: Any = self.T
             sides = fused, fused if self.Y is None else flipped._fused()

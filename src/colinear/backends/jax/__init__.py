@@ -6,4 +6,5 @@ from .derivatives import *
 from .host_warnings import *
 from .linalg import *
 from .processes import all_reduce, for_processes, from_processes, process_group
+from .radial import radial_product
 from .sparse import *

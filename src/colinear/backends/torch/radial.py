@@ -1,12 +1,5 @@
 """Products with kernels of the distance that never write the kernel: Triton's programs on a CUDA
-device, and their first derivatives.
-
-With K[i, j] = φ(|x_i - y_j|^2), a cotangent G of K V, and S = (G V^T) ∘ φ'(|x_i - y_j|^2),
-
-    the cotangent of x_i is 2 (x_i Σ_j S_ij - Σ_j S_ij y_j),    that of y_j the same of S^T,
-    that of V is K^T G,    and that of a parameter θ of φ is the sum of (G V^T) ∘ dφ/dθ,
-
-each by a program of one shape, with another profile. Derivatives of these go by blocks.
+device, and their first derivatives (`..radial` derives them). Derivatives of these go by blocks.
 """
 
 from __future__ import annotations
@@ -23,22 +16,26 @@ from typing import Any, NamedTuple
 import torch
 from torch._C import _functorch
 
+from ..radial import (
+    FEW_COORDINATES,
+    LEAST_SHARE,
+    MOST_COLUMNS,
+    MOST_COORDINATES,
+    NEAR,
+    PROGRAMS_EACH,
+    Tile,
+    by_blocks,
+    power_of_two,
+    tile_of_product,
+    tile_of_slopes,
+)
 from .arrays import float32, float64, result_type
-from .control import checkpoint
 from .profiles import Profiles, translated
 
-MOST_COORDINATES = 128  # of points, of which a tile fits on a multiprocessor
-FEW_COORDINATES = 8  # up to which differences are as quick as a product of matrices
-MOST_COLUMNS = 64  # of V that one program multiplies
-PROGRAMS_EACH = 8  # for each multiprocessor, so that none waits for the last
-LEAST_SHARE = 1024  # columns of K that are worth a program
-NEAR = 16.0  # |x|^2 + |y|^2, up to which rounding in |x|^2 + |y|^2 - 2 x·y is that of φ itself
-BLOCK_BYTES = 2**30  # of differences of points, where derivatives go by blocks
 
-
-def radial_product(form: Any, X: Any, Y: Any, parameters: tuple) -> Callable | None:
-    """A function V -> K V of a kernel of the distance, which never writes K; None where blocks are
-    multiplied instead.
+def radial_product(form: Any, X: Any, Y: Any, parameters: tuple) -> Callable | str:
+    """A function V -> K V of a kernel of the distance, which never writes K; or, where blocks are
+    multiplied instead, why, empty if nothing is amiss.
 
     Parameters
     ----------
@@ -52,17 +49,19 @@ def radial_product(form: Any, X: Any, Y: Any, parameters: tuple) -> Callable | N
         Numbers and arrays.
     """
     if not is_fused(X):
-        return None
+        return ""
     X, Y, factor, shape = form.placed(X, Y, *parameters)
     if any(getattr(p, "ndim", 0) or torch.is_complex(torch.as_tensor(p)) for p in (factor, *shape)):
-        return None
+        return ""
     Z = X if Y is None else Y
+    if X.ndim > 2 or Z.ndim > 2:
+        return ""
     m, n, d = X.shape[0], Z.shape[0], X.shape[1]
     largest = 2 * max(power_of_two(d), MOST_COLUMNS) * max(m, n)  # entries that a place counts
     if not 0 < d <= MOST_COORDINATES or largest >= 2**31 or 0 in (m, n):
-        return None
+        return ""
     if translated(form.profile, float32, len(shape)) is None:
-        return None
+        return "since its profile is no function of each distance alone, or unknown to Triton"
 
     kept: dict[Any, Any] = {}  # points made ready, as long as this function is there
 
@@ -183,18 +182,6 @@ class _Pulled(torch.autograd.Function):
         return None, None, G_back, *(next(left) if is_ else None for is_ in there)
 
 
-def by_blocks(profile: Callable, X: Any, Y: Any, V: Any, *shape: Any) -> Any:
-    """K V by blocks of rows, which torch differentiates."""
-    Y = X if Y is None else Y
-    size = max(1, BLOCK_BYTES // (Y.numel() * Y.element_size()))
-
-    @checkpoint
-    def rows(x: Any, Y: Any, V: Any, *shape: Any) -> Any:
-        return profile(((x[:, None] - Y) ** 2).sum(-1), *shape) @ V
-
-    return torch.cat([rows(x, Y, V, *shape) for x in X.split(size)])
-
-
 # --------------------------------------------------------------------------------------------------
 
 
@@ -266,7 +253,7 @@ def _product(fused: Fused, points: Points, V: Any, shape: tuple) -> Any:
         launch(
             "product", points[:4], V.contiguous(), launch.parameters, *points[4:7], v_parts, out,
             m, n, width, PROFILE=fused.programs.value, GUARDED=guard,
-            **tile_of_product(d, width, double, bool(guard)).options,
+            **_options(tile_of_product(d, width, double, bool(guard))),
         )  # fmt: skip
     return out[0] if launch.shares == 1 else out.sum(0)
 
@@ -351,7 +338,7 @@ class _Launch:
             "WIDTH": 1 if width == 1 else power_of_two(width),
             "BY_PRODUCT": is_by_product(x.mT),
             "PRECISION": fused.precision,
-            **tile.options,
+            **_options(tile),
         }
 
     def __call__(self, name: str, points: tuple, *arguments: Any, **options: Any) -> None:
@@ -366,39 +353,10 @@ class _Launch:
             )
 
 
-def power_of_two(size: int) -> int:
-    """The next one, 16 at least: sides of the tiles that are multiplied as matrices."""
-    return max(16, 1 << (size - 1).bit_length())
-
-
-class Tile(NamedTuple):
-    """What one program computes at a time: rows and columns, with so many warps, so many tiles of
-    columns loaded ahead. The figures are the best of those measured on an H200."""
-
-    rows: int
-    columns: int
-    warps: int
-    stages: int
-
-    @property
-    def options(self) -> dict[str, int]:
-        """As the programs are told."""
-        rows, columns, warps, stages = self
-        return {"ROWS": rows, "COLUMNS": columns, "num_warps": warps, "num_stages": stages}
-
-
-def tile_of_product(d: int, width: int, double: bool, guarded: bool = False) -> Tile:
-    """All tiles of one d have as many rows, guarded or not. A guarded program holds the differences
-    too, and so takes fewer columns; wide V with many coordinates fill the shared memory once."""
-    if double:
-        return Tile(64, 32, 4, 2)
-    if d > 64:
-        return Tile(128, 32, 8, 2 if width <= 32 else 1)
-    return Tile(64, 128, 4, 2) if width == 1 and not guarded else Tile(64, 64, 4, 3)
-
-
-def tile_of_slopes(d: int, double: bool) -> Tile:
-    return Tile(128, 32, 8, 1) if d > 64 and not double else Tile(64, 32, 4, 1)
+def _options(tile: Tile) -> dict[str, int]:
+    """A tile as the programs are told."""
+    rows, columns, warps, stages = tile
+    return {"ROWS": rows, "COLUMNS": columns, "num_warps": warps, "num_stages": stages}
 
 
 @functools.cache

@@ -22,8 +22,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# |x - y|^2 / (|x|^2 + |y|^2) below which the difference of these has too few digits
-CLOSE = tl.constexpr(1 / 32)
+from .. import radial
+
+CLOSE = tl.constexpr(radial.CLOSE)
 
 
 @triton.jit
@@ -140,7 +141,8 @@ def product(
             q = tl.dot(x_high, y_low, q, input_precision="tf32")
             q = tl.dot(x_high, y_high, q, input_precision="tf32")
             size = xx + tl.load(YY + there)[None, :]
-            q = tl.maximum(size - 2 * q, 0.0)
+            q = size - 2 * q
+            q = tl.where(q < 0, 0.0, q)  # the maximum would make 0 of NaN
             if GUARDED:
                 if tl.min(tl.min(q - CLOSE * size, axis=1), axis=0) < 0:
                     q = _by_differences(X, Y, i, there, m, n, D, ROWS, COLUMNS)
