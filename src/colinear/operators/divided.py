@@ -31,7 +31,7 @@ Spread = tuple[Any, str]  # a mesh of devices, and the axis of it over which row
 
 def is_divided(A: Any, xp: Any) -> bool:
     """Whether products of A with arrays of this framework are divided over a mesh."""
-    return A.spread is not None and xp.name != "numpy"  # which has no meshes
+    return A.spread is not None and xp is not backends.get("numpy")  # which has no meshes
 
 
 def parts_of(spread: Spread) -> int:

@@ -155,13 +155,8 @@ def sum_of_low_ranks(A: Any) -> LinearOperator:
 
 def is_line(A: Any) -> bool:
     """Whether A is a convolution of a line with zeros around it, on one device."""
-    return (
-        isinstance(A, Convolution)
-        and len(A.grid) == 1
-        and A.boundary == "zero"
-        and A.grid[0] > 0
-        and A.spread is None
-    )
+    is_bounded = isinstance(A, Convolution) and A.boundary == "zero" and A.spread is None
+    return is_bounded and len(A.grid) == 1 and A.grid[0] > 0
 
 
 @rewrite(Convolution, when=is_line)

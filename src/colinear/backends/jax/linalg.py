@@ -29,7 +29,7 @@ from ..shared import (
     lu_substitute,
     of_finite,
 )
-from .arrays import is_differentiated
+from .arrays import complex_dtype, is_differentiated
 from .control import map_on_host
 from .derivatives import custom_derivative
 from .mesh import is_spread, mesh_of
@@ -359,3 +359,46 @@ def solve_shifted(T: Array, places: Array, R: Array) -> tuple[Array, Array]:
 
 
 linear_recurrence = shared.scan_recurrence
+
+
+# Fourier transforms
+# -------------------------------------------------------------------------------------------------
+
+
+def _by_rows(x: Any) -> jax.Array:
+    """x, stored row after row, as XLA's transforms on the CPU take and give arrays: where what
+    follows wants it otherwise, XLA passes that on to them and fails (jaxlib 0.10)."""
+    return jax.lax.optimization_barrier(x.reshape(-1)).reshape(x.shape) if x.ndim > 1 else x
+
+
+def _fft(x: Any, axis: int) -> jax.Array:
+    """The transform of the rows of a matrix. Of an array of three dimensions, in double precision,
+    that is cut along the axis, XLA divides the work, and mixes precisions (jaxlib 0.10)."""
+    rows = jnp.moveaxis(x, axis, -1)
+    y = jnp.fft.fft(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape)
+    return jnp.moveaxis(y, -1, axis)
+
+
+def _each_axis(transform: Callable, x: Any, axes: Any = None) -> jax.Array:
+    """One axis after another: XLA has transforms of at most three."""
+    x = x.astype(complex_dtype(x.dtype))
+    for axis in range(x.ndim) if axes is None else axes:
+        x = _by_rows(transform(x, axis=axis)) if x.size else x
+    return x
+
+
+fftn, ifftn = (half(functools.partial(_each_axis, f)) for f in (_fft, jnp.fft.ifft))
+
+
+@half
+def rfftn(x: Any, axes: Any) -> jax.Array:
+    """The transform of real numbers: the first half of the last axis, which determines the rest."""
+    return _each_axis(_fft, _by_rows(jnp.fft.rfft(x, axis=axes[-1])), axes[:-1])
+
+
+@half
+def irfftn(x: Any, shape: Any, axes: Any) -> jax.Array:
+    """The real numbers of this shape (along the axes) of which `x` is the transform."""
+    for length, axis in zip(shape[:-1], axes[:-1], strict=True):
+        x = _by_rows(jnp.fft.ifft(x, length, axis))
+    return _by_rows(jnp.fft.irfft(x, shape[-1], axes[-1]))
