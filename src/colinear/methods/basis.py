@@ -138,17 +138,12 @@ def within(xp: Any, H: Array, inside: Array, filling: Array) -> Array:
     return xp.where(both, H, 0) + xp.make_diagonal(xp.where(inside, 0, filling))
 
 
-def orthogonalise(xp: Any, V: Array, w: Array) -> tuple[Array, Array, Array]:
-    """w less its components along the rows of V, one pass of Gram and Schmidt, these components,
-    and |w|^2; all that a mesh sums are these numbers, once."""
-
-    def along(V: Array, w: Array) -> tuple[Array, Array]:
-        return project(xp, V, w), xp.real(xp.vecdot(w, w))
-
-    h, square = xp.sum_once(along, -1, V, w)
+def orthogonalise(xp: Any, V: Array, w: Array, h: Array | None = None) -> tuple[Array, Array]:
+    """w less its components h along the rows of V, and these: one pass of Gram and Schmidt."""
+    h = project(xp, V, w) if h is None else h
     rest = expand(xp, -h, V)
     rest += w  # in place but in JAX: vectors may be what fills the memory
-    return rest, h, square
+    return rest, h
 
 
 def orthogonalise_to_first(
@@ -161,12 +156,17 @@ def orthogonalise_to_first(
     is 0 where a pass took away so much that this may be rounding: see `length_of`.
     """
 
+    def products(V: Array, w: Array) -> tuple[Array, Array]:
+        return project(xp, V, w), xp.real(xp.vecdot(w, w))
+
     def along(size: int) -> tuple[Array, ...]:
-        rest, h, before = orthogonalise(xp, V[..., :size, :], w)
-        more, square = h, before
+        first = V[..., :size, :]
+        h, before = xp.sum_once(products, -1, first, w)
+        rest, more = orthogonalise(xp, first, w, h)
+        square = before
         for _ in range(passes - 1):
-            rest, more, square = orthogonalise(xp, V[..., :size, :], rest)
-            h = h + more
+            more, square = xp.sum_once(products, -1, first, rest)
+            rest, h = orthogonalise(xp, first, rest, more)[0], h + more
         left = square - xp.real(xp.vecdot(more, more))
         left = xp.where(left <= KEPT**2 * square, 0, left)
         return rest, widen(xp, h, V.shape[-2]) if xp.is_functional else h, before, left
