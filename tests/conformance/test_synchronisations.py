@@ -15,6 +15,7 @@ import pytest
 from support.registry import MAKERS, PAIRS, cases
 from support.synchronisations import CALLS, LOOKS, allowed, counted, pretended
 from test_functions import FUNCTIONS
+from test_no_row_loops import Counted
 
 import colinear as co
 from colinear import backends, gp
@@ -168,3 +169,36 @@ def test_matrices_on_a_device_are_seen_to_be_self_adjoint(is_symmetric: bool) ->
         with pretended(), co.deferred(), counted() as looks:  # where nothing waits
             co.solve(A, b)
             assert not looks
+
+
+def numbers(*shape: int) -> Any:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def well(n: int) -> Any:
+    return numbers(n, n) / n**0.5 + 2 * torch.eye(n)
+
+
+# How many operations small calls launch in torch, views not counted; by hand they are 1 to 10.
+LAUNCHES: dict[str, tuple[int, Any]] = {
+    "diagonal": (3, lambda: co.solve(co.Diagonal(SIZES), VECTOR)),
+    "dense": (7, lambda: co.solve(co.Dense(WELL), VECTOR)),
+    "positive dense": (9, lambda: co.solve(co.PSD(GRAM), VECTOR)),
+    "logdet of positive dense": (13, lambda: co.logdet(co.PSD(GRAM))),
+    "kronecker": (13, lambda: co.solve(co.Kronecker(WELL[:10, :10], WELL[10:20, 10:20]), VECTOR)),
+    "woodbury": (17, lambda: co.solve(co.LowRank(WELL[:, :5]) + co.Diagonal(SIZES), VECTOR)),
+    "logdet of a diagonal": (9, lambda: co.logdet(co.Diagonal(SIZES))),
+    "sum of symmetric dense": (50, lambda: co.solve(co.KroneckerSum(GRAM[:9, :9], GRAM), LONG)),
+}
+WELL, VECTOR, LONG = well(100), numbers(100), numbers(900)
+GRAM, SIZES = WELL @ WELL.mT, VECTOR**2 + 1
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_small_calls_on_a_device_launch_few_operations(name: str) -> None:
+    most, call = LAUNCHES[name]
+    with pretended():
+        call()  # what is made once
+        with Counted() as counted_operations:
+            call()
+    assert counted_operations.count <= most
