@@ -250,10 +250,8 @@ class Product(_Rule):
         self, x: tuple, constants: tuple, dx: tuple | None, moved: tuple, output: tuple
     ) -> tuple:
         push = Push(self.fused, self.sets, self.is_transposed)
-        found = linear_rule(push, moved, (*constants, *x))
-        if dx is None:
-            return found
-        return tuple(a + b for a, b in zip(found, linear_rule(self, dx, constants), strict=True))
+        (found,) = linear_rule(push, moved, (*constants, *x), output)
+        return (found if dx is None else found + linear_rule(self, dx, constants, output)[0],)
 
 
 class Push(_Rule):

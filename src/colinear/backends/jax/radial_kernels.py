@@ -44,26 +44,39 @@ Options = getattr(triton, "CompilerParams", None) or triton.TritonCompilerParams
 
 
 def product(fused: Fused, X: Any, Y: Any, V: Any, shape: tuple) -> Any:
-    """K V, of V (n, k)."""
+    """K V, of V (n, k).
+
+    A program that looks whether distances cancel takes twice as long, on an H200, as one that does
+    not. Where the points decide, there are both, and one of them finds nothing to do.
+    """
     (m, d), k = X.shape, V.shape[1]
-    tile = tile_of_product(d, k, fused.dtype == jnp.float64, guarded=d > FEW_COORDINATES)
+    is_double, has_both = fused.dtype == jnp.float64, is_by_product(fused, d) and fused.is_smooth
 
-    def multiply(*refs: Any) -> None:
-        *points, v, numbers, out = refs
-        close, _, *parameters = (numbers[i] for i in range(2 + len(shape)))
-        distances = measured(fused, tile, d, close, *points)
+    def found(is_guarded: bool) -> Any:
+        tile = tile_of_product(d, k, is_double, is_guarded)
 
-        def add(t: Any, sum_: tuple) -> tuple:
-            columns = pl.ds(t * tile.columns, tile.columns)
-            entries = fused.profile(distances(columns), *parameters)
-            return added(sum_, times(fused, entries, v[columns]))
+        def multiply(*refs: Any) -> None:
+            *points, v, numbers, out = refs
+            close, _, *parameters = (numbers[i] for i in range(2 + len(shape)))
+            distances = measured(fused, tile, d, close if is_guarded else None, *points)
+            tiles: Any = v.shape[0] // tile.columns
+            if has_both:
+                tiles = jnp.where((close > 0) == is_guarded, jnp.int32(tiles), jnp.int32(0))
 
-        zeros = jnp.zeros(out.shape, fused.dtype)
-        out[...] = jax.lax.fori_loop(0, v.shape[0] // tile.columns, add, (zeros, zeros))[0]
+            def add(t: Any, sum_: tuple) -> tuple:
+                columns = pl.ds(t * tile.columns, tile.columns)
+                entries = fused.profile(distances(columns), *parameters)
+                return added(sum_, times(fused, entries, v[columns]))
 
-    width = widths(k)
-    (found,) = launch(fused, tile, multiply, X, Y, [], V, shape, [width])
-    return jnp.moveaxis(found.sum(1), 0, 1)[:m].reshape(m, -1)[:, :k]
+            zeros = jnp.zeros(out.shape, fused.dtype)
+            out[...] = jax.lax.fori_loop(0, tiles, add, (zeros, zeros))[0]
+
+        (parts,) = launch(fused, tile, multiply, X, Y, [], V, shape, [widths(k)])
+        return jnp.moveaxis(parts.sum(1), 0, 1)[:m].reshape(m, -1)[:, :k]
+
+    if has_both:
+        return found(False) + found(True)
+    return found(is_by_product(fused, d))
 
 
 def cotangents(fused: Fused, X: Any, Y: Any, W: Any, V: Any, shape: tuple) -> tuple[Any, list]:
@@ -118,7 +131,7 @@ def launch(
 
     x, y = (laid_out(P, size) for P, size in ((X, tiles * tile.rows), (Y, shares * share)))
     squares = [jnp.sum(P * P, axis=0) for P in (x, y)]
-    may_cancel = not fused.is_smooth or sum(map(jnp.max, squares)) > NEAR
+    may_cancel = not fused.is_smooth or ~(sum(map(jnp.max, squares)) <= NEAR)  # or no number
     close = jnp.where(may_cancel, CLOSE, 0).astype(fused.dtype)
     numbers = jnp.stack([close, jnp.ones_like(close), *shape])
     factors = [
@@ -176,12 +189,16 @@ def filled(V: Any, size: int, columns: tuple) -> Any:
 # --------------------------------------------------------------------------------------------------
 
 
+def is_by_product(fused: Fused, d: int) -> bool:
+    """Whether distances are made of products of points, not of differences."""
+    return fused.dtype != jnp.float64 and d > FEW_COORDINATES
+
+
 def measured(
     fused: Fused, tile: Tile, d: int, close: Any, X: Any, Y: Any, XX: Any, YY: Any
 ) -> Callable:
     """columns -> |x_i - y_j|^2 of a tile: |x|^2 + |y|^2 - 2 x·y, unless that cancels for one of
-    the pairs."""
-    is_by_product = fused.dtype != jnp.float64 and d > FEW_COORDINATES
+    the pairs, where `close` is given to see that."""
     x, xx = X[...], XX[...][:, None]
 
     def by_differences(columns: Any) -> Any:
@@ -192,11 +209,13 @@ def measured(
         return jax.lax.fori_loop(0, d, add, jnp.zeros((tile.rows, tile.columns), fused.dtype))
 
     def distances(columns: Any) -> Any:
-        if not is_by_product:
+        if not is_by_product(fused, d):
             return by_differences(columns)
         size = xx + YY[columns][None, :]
         q = size - 2 * dot(fused, x.T, Y[:, columns], is_exact=True)
         q = jnp.where(q < 0, 0, q)  # Triton's maximum would make 0 of NaN
+        if close is None:
+            return q
         cancels = jnp.min(q - close * size) < 0
         return jax.lax.cond(cancels, lambda: by_differences(columns), lambda: q)
 

@@ -211,7 +211,7 @@ class Points(NamedTuple):
     def of(cls, fused: Fused, X: Any, Y: Any) -> Points:
         x, y = X.mT.contiguous(), Y.mT.contiguous()
         xx, yy = (x * x).sum(0), (y * y).sum(0)
-        far = (xx.max() + yy.max() > NEAR).to(torch.int32)
+        far = (~(xx.max() + yy.max() <= NEAR)).to(torch.int32)  # or no number
         parts = (xx, yy)
         if is_by_product(X):
             parts = _padded(X), _padded(Y)
