@@ -24,6 +24,7 @@ from ...factors.function import from_eigenpairs
 from ...info import Info, report
 from ...methods import Auto, Eig, Eigh, Krylov, Method, fitting, roots
 from ...operators import Dense, LinearOperator, ScaledIdentity
+from ...operators.context import kind_of
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, first_failure, is_unseen
 from ..common import (
@@ -199,7 +200,7 @@ def batched_identity(A: LinearOperator) -> LinearOperator:
     """I of the size and the batch shape of A."""
     if not A.batch_shape:
         return identity_like(A)
-    ones = A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device)
+    ones = A.xp.ones(A.batch_shape, **kind_of(A))
     return ScaledIdentity(ones, A.shape[-1])
 
 

@@ -28,8 +28,8 @@ from ...operators import (
 )
 from ...operators.batch import broadcast_batch
 from ...operators.context import broadcast_batches, given_context
+from ...operators.toeplitz import periodic_column
 from ...operators.tree import index_or_array
-from ...operators.unitary import pad_end
 from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL, Stiefel
 from ..common import (
     ignore_float_errors,
@@ -261,14 +261,8 @@ def symbol(A: Any) -> Array:
 
     Of a real A those of opposite frequencies are conjugate, and here exactly so.
     """
-    xp, grid = A.xp, grid_of(A)
+    xp, (column, grid) = A.xp, periodic_column(A)
     axes = tuple(range(-len(grid), 0))
-    if isinstance(A, Circulant):
-        column = A.col
-    else:
-        kernel, origin = A._fitted()
-        column = pad_end(xp, kernel, grid, axes)
-        column = xp.roll(column, tuple(-o for o in origin), axis=axes) if any(origin) else column
     values = xp.fftn(column, axes=axes)
     return values if A.is_complex else 0.5 * (values + xp.conj(mirrored(xp, values, axes)))
 
