@@ -428,6 +428,12 @@ def _only_column(x: Any) -> Any:
     return x[0] if x.ndim == 1 else x[..., 0]  # NumPy's first is a number, its second an array
 
 
+def counts(reports: Sequence[Info]) -> dict[str, Any]:
+    """The iterations and the products of all reports, as fields of an `Info`."""
+    names = "iterations", "matvecs"
+    return {name: total(getattr(info, name) for info in reports) for name in names}
+
+
 def total(counts: Iterable[Any]) -> Any:
     total: Any = None
     for count in counts:

@@ -4,24 +4,26 @@ right sides to solutions."""
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ..autodiff.implicit import equation
 from ..backends import Array, namespace_of, positive_or_one
 from ..errors import MethodError, ShapeError
-from ..info import Info, recording, report, total
+from ..info import Info, counts, recording, report
 from ..methods.vectors import column_norms
 from ..operators import LinearOperator, MatrixFree
-from ..operators.context import broadcast_batches
-from ..operators.tree import inside_out, memo
-from ..status import Status, combine, deliver, failed, first_failure
-from .inverse import TURNED, inverse_context, inverse_shape
+from ..operators.context import kind_of
+from ..operators.tree import memo
+from ..status import Status, combine, failed, first_failure
+from .inverse import TURNED, in_batch_of, inverse_context, inverse_shape
+from .runs import deliver_for_derivative, holds_function
 
 
 def as_numpys(A: LinearOperator) -> LinearOperator:
     """A with NumPy's arrays; what multiplies by a function of the user's, which may be written for
     another framework, multiplies in that."""
-    if A._context.backend in (None, "numpy") or not any(map(_has_function, inside_out(A))):
+    if A._context.backend in (None, "numpy") or not holds_function(A):
         return A.to("numpy")
     xp, device = A.xp, A._context.device
 
@@ -35,9 +37,28 @@ def as_numpys(A: LinearOperator) -> LinearOperator:
     )
 
 
-def _has_function(A: Any) -> bool:
-    """Whether a field of it, not of its operands, is a function."""
-    return any(callable(getattr(A, name)) for name in A._fields if name not in A._dynamic)
+def judged(
+    xp: Any,
+    method: Any,
+    told: Sequence[Info],
+    right: Array,
+    residual: Array,
+    may_miss: bool = False,
+) -> Info:
+    """What is reported of an answer, and of the algorithm, which has `told` what it believes: its
+    failure counts where the answer shows it, and always where it `may_miss` some of what was asked
+    for."""
+    worst = combine(info._status for info in told)
+    has_failed = failed(worst) is True
+    finite = xp.isfinite(residual), Status.NONFINITE
+    is_right = False if may_miss and has_failed else right
+    cause = worst if has_failed else Status.INACCURATE
+    status = first_failure(xp, finite, (is_right, cause))
+    message = ""
+    if may_miss or failed(status) is not False:
+        message = "; ".join(dict.fromkeys(info.message for info in told if info.message))
+    details: Any = {"method": method.name, "message": message}
+    return Info(status, right, residual=residual, **counts(told), **details)
 
 
 REFINEMENTS = 2  # by the residual, where a solution misses the tolerance
@@ -89,8 +110,7 @@ class Applied(LinearOperator):
         A, xp = self.A, namespace_of(B)
         dtype = B.dtype if A.is_neutral else xp.result_type(A.dtype, B.dtype)
         working = xp.float32 if getattr(dtype, "itemsize", 0) == 2 else dtype
-        batch = broadcast_batches(A.batch_shape, B.shape[:-2])
-        B = xp.astype(xp.broadcast_to(B, (*batch, *B.shape[-2:])), working)
+        B = xp.astype(in_batch_of(A, B), working)
         tol = self.method.tolerance(xp, dtype)
         with recording() as told:
             X = self._differentiable(B)
@@ -105,30 +125,8 @@ class Applied(LinearOperator):
                     break
                 X, residual = better, refined
         X = X if working == dtype else xp.astype(X, dtype)
-        info = self._judged(xp, residual, tol, told)
+        info = judged(xp, self.method, told, residual <= tol, residual)
         return X, info.replace(residual=residual[..., 0]) if vector else info
-
-    def _judged(self, xp: Any, residual: Array, tol: float, told: Any) -> Info:
-        """What is reported: a failure of the algorithm counts where the answer shows it."""
-        worst = combine(info._status for info in told)
-        cause = worst if failed(worst) is True else Status.INACCURATE
-        status = first_failure(
-            xp, (xp.isfinite(residual), Status.NONFINITE), (residual <= tol, cause)
-        )
-        iterations, matvecs = (
-            total(getattr(info, name) for info in told) for name in ("iterations", "matvecs")
-        )
-        message = "; ".join(dict.fromkeys(info.message for info in told if info.message))
-        message = message if failed(status) is not False else ""
-        return Info(
-            status,
-            residual <= tol,
-            iterations,
-            matvecs,
-            residual,
-            method=self.method.name,
-            message=message,
-        )
 
     def _residual(self, X: Array, B: Array) -> tuple[Array, Array]:
         """How far X is from the solution, by a relative residual of each column, and B - A X: of
@@ -156,24 +154,22 @@ class Applied(LinearOperator):
     def _for_derivative(self, B: Array) -> Array:
         """A^-1 B as part of a derivative, whose failure is warned of at once."""
         X, info = self.run(B, False)
-        message = f"This was a solve for a derivative. {info.message}".rstrip()
-        X = deliver(info.replace(message=message), "warn", X)
-        return X
+        return deliver_for_derivative(info, X)
 
     def _solution(self, B: Array) -> Array:
         """What the algorithm gives for B."""
         xp = namespace_of(B)
         shape = (*B.shape[:-2], self.A.shape[-1], B.shape[-1])
         if 0 in (*shape, *B.shape):
-            return xp.zeros(shape, dtype=B.dtype, device=xp.device_of(B))
+            return xp.zeros(shape, **kind_of(B))
         if not self.method.on_host:
             return self._checked(self.prepared(B), shape)
         arrays = self.arrays()
         if any(map(xp.is_traced, (B, *arrays))):
-            like = xp.zeros(shape, dtype=B.dtype, device=xp.device_of(B))
+            like = xp.zeros(shape, **kind_of(B))
             return xp.map_on_host(functools.partial(self._on_host, None), like, B, *arrays)
         X = self._on_host(self.prepared, None, xp.to_numpy(B))
-        return xp.asarray(X, dtype=B.dtype, device=xp.device_of(B))
+        return xp.asarray(X, **kind_of(B))
 
     def _on_host(self, prepared: Any, _: Any, B: Any, *arrays: Any) -> Any:
         shape = (*B.shape[:-2], self.A.shape[-1], B.shape[-1])

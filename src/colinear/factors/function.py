@@ -10,7 +10,7 @@ from ..autodiff import kronecker as derivatives
 from ..backends import Array, namespace_of
 from ..dispatch import rule
 from ..operators import Dense, Diagonal, Kronecker, LinearOperator, Product, simplify
-from ..operators.context import Context, kind_of
+from ..operators.context import Context, has_traced, kind_of, records_derivatives
 from ..operators.matrixfree import by_real_parts
 from ..operators.printing import bracketed
 from ..operators.tree import memo
@@ -64,7 +64,7 @@ class FunctionOf(LinearOperator):
         return self._replace(A=self.A.T)
 
     def _matmat(self, X: Array) -> Array:
-        if "_formed" in vars(self) and not self.xp.is_differentiated(*self.A.arrays()):
+        if "_formed" in vars(self) and not records_derivatives(self.A):
             return self.formed() @ X
         return self.evaluate(self.A, X, None if self.form is None else self.formed)
 
@@ -75,12 +75,12 @@ class FunctionOf(LinearOperator):
         """f(A) with a matrix, which is kept unless it is a tracer of the program around it, or has
         derivatives, which one without them must not stand for."""
         assert self.form is not None
-        if self.xp.is_differentiated(*self.A.arrays()):
+        if records_derivatives(self.A):
             return self.form(self.A)
         found: LinearOperator | None = vars(self).get("_formed")
         if found is None:
             found = self.form(self.A)
-            if not any(map(found.xp.is_traced, found.arrays())):
+            if not has_traced(found):
                 object.__setattr__(self, "_formed", found)
         return found
 

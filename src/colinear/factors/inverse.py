@@ -11,7 +11,7 @@ from ..autodiff.implicit import CONJUGATED, TRANSPOSED, LinearMap, equation, of_
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from ..operators import Adjoint, Conjugate, Dense, LinearOperator, Transpose
-from ..operators.context import broadcast_batches, kind_of, known_in
+from ..operators.context import broadcast_batches, kind_of, known_in, records_derivatives
 from ..operators.printing import bracketed
 from ..operators.tree import map_parts, memo, sole_operand
 from ..properties import ALL_PROPERTIES
@@ -114,7 +114,7 @@ class Implicit(LinearOperator):
         known = known_determinant(self.solver)
         if known is not None and isinstance(self.A, Dense):
             return lambda: _slogdet(self.A._to_dense(), self.solver)
-        if known is None or self.xp.is_differentiated(*self.A.arrays()):
+        if known is None or records_derivatives(self.A):
             raise AttributeError("slogdet")  # rules know more of structure
         return known
 

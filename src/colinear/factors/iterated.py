@@ -14,7 +14,7 @@ from ..autodiff.implicit import Equation, equation
 from ..backends import Array, namespace_of, positive_or_one, program
 from ..clock import CLOCKS, PRODUCTS, as_part
 from ..errors import DtypeError, ShapeError
-from ..info import Info, is_detailed, recording, report, total
+from ..info import Info, counts, is_detailed, recording, report
 from ..methods.iterate import Outcome, Products, described, refined, without_unknowns
 from ..methods.loop import NO_MONITOR, Monitor
 from ..methods.vectors import column_norms, status_of
@@ -24,7 +24,7 @@ from ..operators.context import Context, broadcast_batches
 from ..operators.shown import assembled
 from ..operators.tree import TEST_HOOKS, memo
 from ..properties import POSITIVE_SEMIDEFINITE
-from ..status import FIRST_FAILURE, Status, deliver, failed, state
+from ..status import FIRST_FAILURE, Status, failed, state
 from .inverse import (
     TURNED,
     adjoint_parts,
@@ -35,6 +35,7 @@ from .inverse import (
 )
 from .runs import (
     check_inner_failures,
+    deliver_for_derivative,
     may_refine,
     outcome_when_run,
     refine_in_double,
@@ -42,6 +43,12 @@ from .runs import (
 )
 
 # A^-1 (or A^+) applied by an iterative method: what an `Inverse` keeps where nothing was factored.
+
+
+def _solve(self: Any, B: Array, vector: bool) -> Array:
+    """A^-1 B; reports how it went."""
+    X, info = self.run(B, vector)
+    return report(info, X)
 
 
 def _multiply(self: Any, X: Array) -> Array:
@@ -91,12 +98,7 @@ class Iterated(LinearOperator):
     def _conj(self) -> LinearOperator:
         return conjugate_parts(self._replace(x0=None))
 
-    _matmat, _matvec = _multiply, _multiply_vector
-
-    def _solve(self, B: Array, vector: bool) -> Array:
-        """A^-1 B; reports how it went."""
-        X, info = self.run(B, vector)
-        return report(info, X)
+    _solve, _matmat, _matvec = _solve, _multiply, _multiply_vector
 
     def run(self, B: Array, vector: bool, rounded: Any = None) -> tuple[Array, Info]:
         """A^-1 B, and how it went. `rounded`: the dtype that the answer will be given in, if it is
@@ -226,7 +228,7 @@ def outcome_of(
     if 0 in A.shape:
         return without_unknowns(xp, A.shape[-1], B, watch)
     if not xp.is_traced(B):
-        B = _one_of_each(xp, inverse, B)
+        B = one_of_each(xp, inverse, B)
     options: dict[str, Any] = {
         "tol": tol,
         "max_iters": method.iterations(*A.shape[-2:]),
@@ -394,13 +396,13 @@ def solve_for_derivative(
     info = described(
         xp, outcome, method, watch._replace(vector=False), inverse.preconditioner is not None
     )
-    info = info.replace(message=f"This was a solve for a derivative. {info.message}".rstrip())
-    return deliver(info, "warn", outcome.X)
+    return deliver_for_derivative(info, outcome.X)
 
 
-def _one_of_each(xp: Any, inverse: Iterated, B: Array) -> Array:
-    """B, of which a map over operators makes one for each, so that no loop asks for values."""
-    hidden = [x for x in inverse.arrays() if 0 not in x.shape and xp.is_traced(x)]
+def one_of_each(xp: Any, A: LinearOperator, B: Array) -> Array:
+    """B, of which torch.func.vmap over operators makes one for each: no loop asks for values, and
+    what is written in place has room for all."""
+    hidden = [x for x in A.arrays() if 0 not in x.shape and xp.is_traced(x)]
     if not hidden:
         return B
     first = xp.reshape(hidden[0], (-1,))[0]
@@ -444,12 +446,7 @@ class Attempts(LinearOperator):
         return self.attempts[0].properties
 
     _transpose, _adjoint, _conj = TURNED
-    _matmat, _matvec = _multiply, _multiply_vector
-
-    def _solve(self, B: Array, vector: bool) -> Array:
-        """A^-1 B; reports how it went."""
-        X, info = self.run(B, vector)
-        return report(info, X)
+    _solve, _matmat, _matvec = _solve, _multiply, _multiply_vector
 
     def run(self, B: Array, vector: bool) -> tuple[Array, Info]:
         """A^-1 B by the first iteration that does not fail, else by the one that came closest."""
@@ -483,8 +480,7 @@ class Attempts(LinearOperator):
         return best, info.replace(
             status=info.status if is_kept else Status.FELL_BACK,
             message=message,
-            iterations=total(i.iterations for i in infos),
-            matvecs=total(i.matvecs for i in infos),
+            **counts(infos),
         )
 
     @property

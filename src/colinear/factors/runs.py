@@ -32,18 +32,26 @@ from .inverse import TURNED, inverse_context, shape_of
 # one more product, with the answer, is listened to: where that fails, so does the answer.
 
 
-def multiplies_by_iteration(A: LinearOperator) -> bool:
-    """Whether a product with A may be a run of a method, which may fail."""
+def _held_by(A: LinearOperator) -> list[LinearOperator]:
+    """A, and all operators in its fields, at whatever depth."""
     waiting: list[Any] = [A]
+    found = []
     while waiting:
         node = waiting.pop()
         if isinstance(node, LinearOperator):
-            if node._product_is_a_run:
-                return True
+            found.append(node)
             for name in node._dynamic:
                 waiting.append(getattr(node, name))
         elif isinstance(node, tuple):
             waiting.extend(node)
+    return found
+
+
+def multiplies_by_iteration(A: LinearOperator) -> bool:
+    """Whether a product with A may be a run of a method, which may fail."""
+    for node in _held_by(A):  # `any` would take a frame for each
+        if node._product_is_a_run:
+            return True
     return False
 
 
@@ -77,25 +85,27 @@ def check_inner_failures(
     return info.replace(status=combine([info._status, worst]), converged=converged, message=message)
 
 
+def deliver_for_derivative(info: Info, X: Array) -> Array:
+    """X, a solve for a derivative, whose failure is warned of at once: the answer itself is there
+    already."""
+    message = f"This was a solve for a derivative. {info.message}".rstrip()
+    return deliver(info.replace(message=message), "warn", X)
+
+
 # Runs in single precision that stagnate, refined: residuals in double precision, corrections by runs of
 # the same method in single. The answer is given in single precision, and judged as it is given.
 
 
-def _holds_function(A: LinearOperator) -> bool:
-    """Whether A multiplies by a function of a user's, which may compute in one precision alone."""
-    waiting: list[Any] = [A]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, LinearOperator):
-            for name in node._fields:
-                value = getattr(node, name)
-                if name in node._dynamic:
-                    waiting.append(value)
-                elif callable(value) and not isinstance(value, type):
-                    return True
-        elif isinstance(node, tuple):
-            waiting.extend(node)
-    return False
+def holds_function(A: LinearOperator) -> bool:
+    """Whether A multiplies by a function of a user's, which may compute in one precision, or be
+    written for one framework, alone."""
+    values = (
+        getattr(node, name)
+        for node in _held_by(A)
+        for name in node._fields
+        if name not in node._dynamic
+    )
+    return any(callable(value) and not isinstance(value, type) for value in values)
 
 
 SHARE_FOR_DOUBLE = 1 / 8  # of the memory, that a copy of an operator in double precision may take
@@ -116,7 +126,7 @@ def may_refine(inverse: Any, B: Array, tol: float, outcome: Outcome) -> bool:
     size = sum(2.0 * x.itemsize * math.prod(x.shape) for x in A.arrays())
     if size > share_of_memory(A, SHARE_FOR_DOUBLE, 2.0**32):
         return False
-    return not (_holds_function(A) or multiplies_by_iteration(A))
+    return not (holds_function(A) or multiplies_by_iteration(A))
 
 
 def refine_in_double(

@@ -20,6 +20,7 @@ from ..operators import (
 )
 from ..operators.banded import bound_of_tridiagonal, natural_length, pad_with_zeros
 from ..operators.context import Context, broadcast_batches, context_of, kind_of
+from ..operators.matrixfree import by_real_parts
 from ..operators.tree import Index, conjugate_leaves, memo
 from ..operators.unitary import bound_by_norm, fourier_flops, sine_transform
 from .inverse import TURNED
@@ -69,8 +70,7 @@ class FourierFactor(LinearOperator):
         xp = namespace_of(X)
         n, k = X.shape[-2:]
         if self.real and xp.is_complex(X):  # two real transforms cost as much as a complex one
-            Y = self._matmat(xp.concat([xp.real(X), xp.imag(X)], axis=-1))
-            return Y[..., :k] + 1j * Y[..., k:]
+            return by_real_parts(self._matmat, X)
         if n == 0 or k == 0:
             return X + xp.zeros((*self.shape[:-2], n, k), dtype=self.dtype, device=xp.device_of(X))
         dtype = xp.result_type(self.dtype, X.dtype)

@@ -418,9 +418,7 @@ def is_positive(D: Any) -> bool:
     at no cost, or by a claim."""
     if isinstance(D, Identity):
         return True
-    entries = D.d if isinstance(D, Diagonal) else D.c
-    xp = namespace_of(entries)
-    values = entries if xp is None else xp.peek(entries)
+    values = peek_at(D.d if isinstance(D, Diagonal) else D.c)
     if values is None:
         return bool(D.properties & POSITIVE_DEFINITE)
     return not np.iscomplexobj(values) and bool(np.all(np.asarray(values) > 0))
@@ -445,6 +443,12 @@ def _is_of_unseen_sign(A: Any) -> bool:
         x = A.d if isinstance(A, Diagonal) else getattr(A, "c", None)
     xp = namespace_of(x)
     return xp is not None and not xp.is_complex(x) and not xp.is_traced(x) and is_unseen(x)
+
+
+def peek_at(c: Any) -> Any:
+    """A number, or the values of an array that can be seen at no cost; else None."""
+    xp = namespace_of(c)
+    return c if xp is None else xp.peek(c)
 
 
 def has_no_zero(x: Array) -> bool:

@@ -21,6 +21,7 @@ from ..operators import (
     Transpose,
     hstack,
 )
+from ..operators.context import kind_of
 from ..properties import SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
 from .common import identity_like, to_computing_dtype, to_result_dtype
 
@@ -81,7 +82,7 @@ def complement(U: LinearOperator) -> LinearOperator:
     M = to_computing_dtype(xp, U.to_dense())
     head = M[..., :r, :]
     X, _, Yh = xp.svd(xp.stop_gradient(head))
-    S, I = xp.matmul(X, Yh), xp.eye(r, dtype=M.dtype, device=xp.device_of(M))
+    S, I = xp.matmul(X, Yh), xp.eye(r, **kind_of(M))
     W = xp.concat([head + S, M[..., r:, :]], axis=-2)
     capacitance = I + xp.matmul(adjoint(xp, head), S)
     core = -xp.lu_solve(*xp.lu_factor(capacitance), xp.broadcast_to(I, capacitance.shape))

@@ -16,7 +16,7 @@ from ..errors import ShapeError
 from ..properties import ALL_PROPERTIES, SELF_ADJOINT, STIEFEL, SYMMETRIC, UNITARY
 from .banded import Banded, Tridiagonal, block_diagonal, scatter_dense
 from .base import LinearOperator
-from .context import common_batch, common_context, concat_batches, spread
+from .context import common_batch, common_context, concat_batches, has_traced, spread
 from .convert import as_operators, flattened, operator_list
 from .dense import Dense, Triangular
 from .diagonal import Diagonal, Identity, Zero
@@ -259,11 +259,6 @@ def are_many_and_small(
     if len(blocks) < MANY_BLOCKS:
         return False
     return sum(A.shape[-2] * A.shape[-1] for A in blocks) <= entries * len(blocks)
-
-
-def has_traced(A: LinearOperator) -> bool:
-    """Whether values of A cannot be seen."""
-    return any(map(A.xp.is_traced, A.arrays()))
 
 
 STACKED = (Dense, Triangular, Toeplitz, Circulant, Tridiagonal, Banded, Sparse)

@@ -155,6 +155,16 @@ def kind_of(x: Any) -> dict[str, Any]:
     return {"dtype": x.dtype, "device": device}
 
 
+def records_derivatives(A: Any) -> bool:
+    """Whether derivatives with respect to the arrays of an operator are recorded."""
+    return bool(A.xp.is_differentiated(*A.arrays()))
+
+
+def has_traced(A: Any) -> bool:
+    """Whether some arrays of an operator are traced."""
+    return any(map(A.xp.is_traced, A.arrays()))
+
+
 def as_array(x: Any, what: str, *, xp: Any = None, dtype: Any = None, min_ndim: int = 0) -> Array:
     """`x` as a floating-point array of its framework (NumPy's for lists and numbers): integers
     are promoted, objects refused."""

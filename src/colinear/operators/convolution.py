@@ -233,8 +233,10 @@ def periodic_column(A: Any) -> tuple[Array, Shape]:
         return A.col, A.shape[-1:]
     kernel, origin = A._fitted()
     axes = tuple(range(-len(A.grid), 0))
-    padded = pad_end(A.xp, kernel, A.grid, axes)
-    return A.xp.roll(padded, tuple(-o for o in origin), axis=axes), A.grid
+    column = pad_end(A.xp, kernel, A.grid, axes)
+    if any(origin):
+        column = A.xp.roll(column, tuple(-o for o in origin), axis=axes)
+    return column, A.grid
 
 
 def periodic_spectrum(A: Any) -> tuple[Array, Shape]:

@@ -19,6 +19,7 @@ from .context import (
     common_batch,
     common_context,
     concat_batches,
+    has_traced,
     is_complex_number,
     known_in,
 )
@@ -369,11 +370,5 @@ class Hadamard(LinearOperator, init=False):
 
 
 from .batch import BatchSum
-from .block import (
-    MANY_BLOCKS,
-    TRACED_BLOCK_ENTRIES,
-    are_many_and_small,
-    has_traced,
-    stack_alike,
-)
+from .block import MANY_BLOCKS, TRACED_BLOCK_ENTRIES, are_many_and_small, stack_alike
 from .terms import ListedTerms

@@ -17,19 +17,16 @@ from ..functions.diagonal import diag
 from ..info import recording, report
 from ..operators import (
     Dense,
-    Diagonal,
-    Identity,
     Kernel,
     LinearOperator,
     LowRank,
     Scaled,
-    ScaledIdentity,
     Sparse,
     Sum,
     Zero,
     as_operator,
 )
-from ..operators.context import broadcast_batches, check_device
+from ..operators.context import broadcast_batches, check_device, kind_of, records_derivatives
 from ..operators.sparse import from_coordinates
 from ..operators.sparse_algebra import DIAGONAL, multiply_out, times
 from ..operators.tree import Index
@@ -141,7 +138,7 @@ def blocks_of_sparse(A: Any, places: Index) -> Array:
     rows, columns = number[structure.rows], number[structure.columns]
     inside = np.flatnonzero((rows // size == columns // size) & (rows >= 0))
     target, inside = _beside(A, rows[inside] * size + columns[inside] % size, inside)
-    empty = xp.zeros((*A.batch_shape, count * size * size), dtype=A.dtype, device=A._context.device)
+    empty = xp.zeros((*A.batch_shape, count * size * size), **kind_of(A))
     filled = xp.scatter_add(empty, target, xp.take(A.data, inside, axis=-1), axis=-1)
     return xp.reshape(filled, (*A.batch_shape, count, size, size))
 
@@ -304,7 +301,7 @@ def _checked(M: LinearOperator, A: LinearOperator, name: str) -> LinearOperator:
 
 def held_fixed(A: LinearOperator) -> LinearOperator:
     """A without derivatives of its leaves."""
-    return A.detach() if A.xp.is_differentiated(*A.arrays()) else A
+    return A.detach() if records_derivatives(A) else A
 
 
 class Preconditioner:
@@ -362,9 +359,8 @@ def split_shift(A: Any) -> tuple[LinearOperator, LinearOperator | None]:
         K, D = split_shift(A.A)
         return (A, None) if D is None else (Scaled(A.scalar, K), Scaled(A.scalar, D))
     if isinstance(A, Sum):
-        kinds = (Diagonal, ScaledIdentity, Identity)
-        diagonal = [term for term in A.operands if isinstance(term, kinds)]
-        rest = [term for term in A.operands if not isinstance(term, kinds)]
+        diagonal = [term for term in A.operands if isinstance(term, DIAGONAL)]
+        rest = [term for term in A.operands if not isinstance(term, DIAGONAL)]
         if diagonal and rest:
             return Sum(*rest), Sum(*diagonal)
     return A, None

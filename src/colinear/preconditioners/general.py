@@ -41,6 +41,7 @@ from ..operators import (
     ScaledIdentity,
     Sum,
 )
+from ..operators.context import kind_of
 from ..operators.tree import Index
 from ..properties import PD, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from .base import (
@@ -255,7 +256,7 @@ def interval(A: LinearOperator, steps: int, seed: Any) -> tuple[Array, Array]:
     times 1.05; the lower end the smallest Ritz value, as smaller eigenvalues are few.
     """
     xp, n = A.xp, A.shape[-1]
-    q = xp.normal(xp.generator(seed), (n,), dtype=A.dtype, device=A._context.device)
+    q = xp.normal(xp.generator(seed), (n,), **kind_of(A))
     q = xp.broadcast_to(q, (*A.batch_shape, n))
     values, residual, _ = ritz_values(xp, A.__matmul__, q, q, steps)
     high = 1.05 * xp.max(values + residual, axis=-1, keepdims=True)

@@ -7,7 +7,7 @@ import pytest
 
 import colinear as co
 from colinear import backends
-from colinear.functions.solve.rules import nearest_periodic
+from colinear.functions.solve.near import fast_form
 from colinear.operators.rewrites import sparse_of_convolution
 from colinear.testing import forbid_dense
 
@@ -84,7 +84,7 @@ def test_small_kernels_are_sparse_matrices():
 def test_the_periodic_one_is_the_nearest():
     rng = np.random.default_rng(3)
     A = co.Convolution(rng.standard_normal((3, 4)), (5, 6), boundary="zero", centered=True)
-    M, C = A.to_dense().reshape(5, 6, 5, 6), nearest_periodic(A).to_dense()
+    M, C = A.to_dense().reshape(5, 6, 5, 6), fast_form(A).to_dense()
     first = np.zeros((5, 6))  # the mean of M over each of its periodic diagonals
     for i, j, k, l in np.ndindex(M.shape):
         first[(i - k) % 5, (j - l) % 6] += M[i, j, k, l] / 30

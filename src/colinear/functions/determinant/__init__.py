@@ -16,7 +16,7 @@ from ...factors.dense import MAKE, cholesky_or_lu, is_of
 from ...factors.inverse import differentiable
 from ...methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
 from ...operators import Dense, Diagonal, LinearOperator, ScaledIdentity, Triangular
-from ...operators.context import kind_of
+from ...operators.context import kind_of, records_derivatives
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, is_unseen, take_for_granted
 from ..common import (
@@ -254,7 +254,7 @@ def determinant(A: LinearOperator, method: Method | None = None) -> Array:
     """
     check_square("det", A)
     xp = A.xp
-    is_recorded = xp.is_differentiated(*A.arrays()) and not xp.is_compiling()
+    is_recorded = records_derivatives(A) and not xp.is_compiling()
     with determinants.polynomials(bool(is_recorded)):
         sign, logarithm = slogdet(A, method)
     if lacks_derivative(xp, logarithm):

@@ -46,7 +46,7 @@ from . import (
     sign_and_logarithm,
     slogdet,
 )
-from .rules import by_rows, by_tables, from_host, rows_of
+from .rules import by_tables, from_host, rows_of
 
 # Determinants by elimination on the host: of tridiagonal, banded, sparse and Toeplitz matrices.
 # More rules of `slogdet`.
@@ -101,8 +101,11 @@ def is_sparse_on_host(A: Any) -> bool:
 def slogdet_sparse(A: Any, method: Any) -> Determinant:
     """det S = ± ∏ u_ii for P S Q = L U, which stay sparse"""
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
+    if not A.shape[-1]:
+        return one(A)
     if values_are_seen(A):
-        return by_rows(A, lambda data: sparse_slogdet(data, A.structure, positive), A.data)
+        rows = rows_of(A, A.data)
+        return from_host(A, [sparse_slogdet(data, A.structure, positive) for (data,) in rows])
     data = to_computing_dtype(A.xp, A.data)
     found = slogdet_on_host(A._replace(data=data), positive)
     return report_determinant(A.xp, *in_dtype_of(A, *found))

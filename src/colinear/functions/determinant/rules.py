@@ -59,7 +59,7 @@ from ..solve.families import rank_is_below_size, wraps_around
 from ..solve.inverse import all_square, inv
 from ..solve.sums import capacitance_of_diagonal, low_rank_and_diagonal, rank_of, shift_is_zero
 from ..spectrum.rules import is_similarity
-from ..stochastic.estimators import powers_of_estimates
+from ..stochastic.estimators import is_stochastic, powers_of_estimates
 from . import (
     Determinant,
     check_square,
@@ -96,13 +96,6 @@ def from_sign(A: LinearOperator, sign: Array, logarithm: Array) -> Determinant:
     if xp.is_complex(sign) and not A.is_complex:
         sign = real_sign(xp, sign)  # a product of pairs of conjugates is real but for rounding
     return xp.astype(sign, A.dtype), xp.astype(logarithm, xp.real_dtype(A.dtype))
-
-
-def by_rows(A: LinearOperator, slogdet_of: Callable[..., Any], *arrays: Array) -> Determinant:
-    """What `slogdet_of` computes on the host from these arrays, for each matrix of a batch."""
-    if not A.shape[-1]:
-        return one(A)
-    return from_host(A, [slogdet_of(*row) for row in rows_of(A, *arrays)])
 
 
 def by_tables(A: LinearOperator, slogdet_of: Callable[..., Any], *arrays: Array) -> Determinant:
@@ -275,7 +268,7 @@ def from_parts(A: LinearOperator, method: Any, powers: list[int] | None = None) 
     """The product of powers of the operands' determinants; with its standard error, where these
     are estimated."""
     parts = operands_in_context(A)
-    if method is not None and method.is_stochastic:
+    if is_stochastic(method):
         return powers_of_estimates(A, logdet, parts, method, powers or [1] * len(parts))
     return multiplied(once_each(lambda part: slogdet(part, method), parts), powers)
 
@@ -289,10 +282,8 @@ def slogdet_product(A: Any, method: Any) -> Determinant:
 @rule(slogdet, BlockDiag, when=all_square, estimates=True, hereditary=True)
 def slogdet_block_diagonal(A: Any, method: Any) -> Determinant:
     """det diag(A, B) = det A det B, both square"""
-    if method is None or not method.is_stochastic:
-        blocks = A.stack()
-        if blocks is not None:
-            return _of_blocks(A.xp, *slogdet(blocks, method))
+    if not is_stochastic(method) and (blocks := A.stack()) is not None:
+        return _of_blocks(A.xp, *slogdet(blocks, method))
     return from_parts(A, method)
 
 
@@ -303,17 +294,11 @@ def slogdet_kronecker(A: Any, method: Any) -> Determinant:
     return from_parts(A, method, [n // B.shape[-1] for B in A.operands]) if n else one(A)
 
 
-@rule(slogdet, Transpose, estimates=True, hereditary=True)
-def slogdet_transpose(A: Any, method: Any) -> Determinant:
-    """det A^T = det A"""
-    return slogdet(A.A, method)
-
-
-@rule(slogdet, Adjoint | Conjugate, estimates=True, hereditary=True)
-def slogdet_conjugate(A: Any, method: Any) -> Determinant:
-    """det A^H = det conj(A) = conj(det A)"""
+@rule(slogdet, Transpose | Adjoint | Conjugate, estimates=True, hereditary=True)
+def slogdet_turned(A: Any, method: Any) -> Determinant:
+    """det A^T = det A, and det A^H = det conj(A) = conj(det A)"""
     sign, logarithm = slogdet(A.A, method)
-    return A.xp.conj(sign), logarithm
+    return sign if isinstance(A, Transpose) else A.xp.conj(sign), logarithm
 
 
 def determinant_of_factored(A: Any) -> Callable[[], Determinant] | None:

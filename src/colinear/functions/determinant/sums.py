@@ -11,7 +11,7 @@ from typing import Any
 
 from ...autodiff import resolvents
 from ...autodiff.kronecker import Grid
-from ...backends import Array, adjoint
+from ...backends import Array
 from ...dispatch import Choice, arrange, check_part, rule
 from ...factors.inverse import Inverse
 from ...info import report
@@ -45,6 +45,7 @@ from ..common import (
     once_each,
     operands_in_context,
     outer,
+    report_all,
     report_leaves,
     report_status,
     seen_value,
@@ -68,7 +69,13 @@ from ..solve.elimination import (
     size_of,
 )
 from ..solve.inverse import inv
-from ..solve.kronecker import TERM, factors_are_square, factors_fit, invert_simpler_term
+from ..solve.kronecker import (
+    TERM,
+    between_inverses,
+    factors_are_square,
+    factors_fit,
+    invert_simpler_term,
+)
 from ..solve.sums import (
     LOW_RANK,
     SIMILAR,
@@ -259,8 +266,7 @@ def slogdet_two_kroneckers(A: Any, method: Any) -> Any:
     if any(failed(info._status) is True for _, info in found):
         report_fallback("a factor is singular, so it cannot be divided by")
         return of_whole(A, method)
-    for _, info in found:
-        report(info)
+    report_all([info for _, info in found])
     divisor = partial(slogdet, Kronecker(*simple), method)
 
     def divide() -> Any:
@@ -280,9 +286,7 @@ def quotient(B: LinearOperator, C: LinearOperator, inverse: LinearOperator) -> L
         return Dense(inverse @ dense(B))
     xp = C.xp
     L, _ = xp.cholesky(dense(C))
-    half = xp.solve_triangular(L, dense(B))
-    middle = xp.solve_triangular(L, adjoint(xp, half))  # L^-1 B L^-H
-    return Dense(middle)._claim(SELF_ADJOINT)
+    return Dense(between_inverses(xp, L, dense(B)))._claim(SELF_ADJOINT)
 
 
 # Determinants of block matrices, by Schur complements. More rules of `slogdet`.

@@ -32,7 +32,6 @@ from ...operators import (
     Transpose,
 )
 from ...operators.context import kind_of
-from ...operators.scaled import beside
 from ...operators.sliced import pick, same
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ..common import (
@@ -54,8 +53,9 @@ from ..stochastic.estimators import (
     concatenated,
     estimate,
     estimated,
-    multiplied_estimates,
-    scaled_estimate,
+    is_stochastic,
+    multiplied,
+    times_scalar,
 )
 
 AFFORDABLE = 1e12  # flops that `Auto` spends on an exact diagonal
@@ -145,9 +145,7 @@ def diag_sum(A: Any, method: Any) -> Array:
 @rule(diag, Scaled, estimates=True)
 def diag_scaled(A: Any, method: Any) -> Array:
     """diag(c A) = c diag A"""
-    if method is not None and method.is_stochastic:
-        return scaled_estimate(diag, A.scalar, A.A, method, 1)
-    return beside(A.scalar) * diag(A.A, method)
+    return times_scalar(diag, A.scalar, A.A, method, 1)
 
 
 @rule(diag, Hadamard)
@@ -175,9 +173,7 @@ def diag_batch_sum(A: Any, method: Any) -> Array:
 @rule(diag, Kronecker, when=all_square, estimates=True)
 def diag_kronecker(A: Any, method: Any) -> Array:
     """diag(A ⊗ B) = diag A ⊗ diag B, both square"""
-    if method is not None and method.is_stochastic:
-        return multiplied_estimates(diag, operands_in_context(A), method, partial(outer, mul))
-    return combined(diag, A, method, partial(outer, mul))
+    return multiplied(diag, operands_in_context(A), method, partial(outer, mul))
 
 
 @rule(diag, KroneckerSum)
@@ -189,7 +185,7 @@ def diag_kronecker_sum(A: Any, method: Any) -> Array:
 @rule(diag, BlockDiag, when=all_square, estimates=True)
 def diag_block_diagonal(A: Any, method: Any) -> Array:
     """diag(diag(A, B)) = (diag A, diag B), both square"""
-    if method is not None and method.is_stochastic:
+    if is_stochastic(method):
         return concatenated(diag, operands_in_context(A), method, partial(_beside, A))
     if (blocks := A.stack()) is not None:
         return A.xp.reshape(diag(blocks, method), A.shape[:-1])
@@ -324,9 +320,7 @@ trace = function("trace", base=sum_of_diagonal, suits=_suits, rewrites=False)
 @rule(trace, Kronecker, when=all_square, estimates=True)
 def trace_kronecker(A: Any, method: Any) -> Array:
     """tr(A ⊗ B) = tr A tr B, both square"""
-    if method is not None and method.is_stochastic:
-        return multiplied_estimates(trace, operands_in_context(A), method, mul)
-    return combined(trace, A, method, mul)
+    return multiplied(trace, operands_in_context(A), method, mul)
 
 
 @rule(trace, KroneckerSum)
@@ -348,15 +342,13 @@ def trace_sum(A: Any, method: Any) -> Array:
 @rule(trace, Scaled, estimates=True)
 def trace_scaled(A: Any, method: Any) -> Array:
     """tr(c A) = c tr A"""
-    if method is not None and method.is_stochastic:
-        return scaled_estimate(trace, A.scalar, A.A, method, 0)
-    return A.scalar * trace(A.A, method)
+    return times_scalar(trace, A.scalar, A.A, method, 0)
 
 
 @rule(trace, BlockDiag, when=all_square, estimates=True, hereditary=True)
 def trace_block_diagonal(A: Any, method: Any) -> Array:
     """tr diag(A, B) = tr A + tr B, both square"""
-    if method is not None and method.is_stochastic:
+    if is_stochastic(method):
         return added_estimates(trace, operands_in_context(A), method, [1] * len(A.operands))
     if (blocks := A.stack()) is not None:
         return A.xp.sum(trace(blocks, method), axis=-1)

@@ -47,7 +47,7 @@ def band_is_seen(A: Any) -> bool:
     asked."""
     if isinstance(A, Banded) and is_scattered(A):
         return False
-    narrow = is_square(A) and 2 * (max(widths(A)) + 1) < A.shape[-1]
+    narrow = is_square(A) and 2 * (max(band_widths(A)) + 1) < A.shape[-1]
     return narrow and 0 not in A.batch_shape and values_are_seen(A)
 
 
@@ -58,9 +58,9 @@ def lu_banded(A: Any, method: Any) -> Factors:
     from scipy.linalg import get_lapack_funcs
 
     xp, n, batch = A.xp, A.shape[-1], A.batch_shape
-    below, above = widths(A)
+    below, above = band_widths(A)
     # each diagonal by itself: what is computed from them inside a traced program is traced
-    bands = lapack_band(_as_banded(A)._map(partial(_on_host, xp)), below, below + above)
+    bands = lapack_band(A._map(partial(_on_host, xp)), below, below + above)
     factor = get_lapack_funcs("gbtrf", (bands,))  # U above and the multipliers below, row exchanges
     each = [factor(bands[at], below, above)[:2] for at in np.ndindex(batch)]
     packed, swaps = (np.stack(parts).reshape(*batch, *parts[0].shape) for parts in zip(*each))
@@ -203,31 +203,19 @@ def _stacked(A: Any, entries: list[tuple[Any, Any, Any]]) -> Any:
 ROWS = 24  # that a matrix of the chain adds: as many as keep the loop short and its matrices cheap
 
 
-def _as_banded(A: Any) -> Any:
-    """A tridiagonal matrix as a banded one."""
-    if isinstance(A, Banded):
-        return A
-    return Banded._of((A.lower, A.diag, A.upper), (-1, 0, 1), *A.shape[-2:])
-
-
-def widths(A: Any) -> tuple[int, int]:
-    """How many diagonals there are below and above the main one."""
-    return band_widths(_as_banded(A))
-
-
 def band_is_narrow(A: Any) -> bool:
     """Whether R has fewer diagonals than half of the columns."""
-    return 2 * sum(widths(A)) < smaller_side(A)
+    return 2 * sum(band_widths(A)) < smaller_side(A)
 
 
 def rows_each(A: Any) -> int:
     """How many rows each matrix of the chain adds."""
-    return max(1, widths(A)[0], min(ROWS, A.shape[-1] // 4))
+    return max(1, band_widths(A)[0], min(ROWS, A.shape[-1] // 4))
 
 
 def chain_cost(A: Any) -> Cost:
     """Of the factors of all windows."""
-    (lower, upper), size = widths(A), rows_each(A)
+    (lower, upper), size = band_widths(A), rows_each(A)
     entries = -(-smaller_side(A) // size) * (size + lower) ** 2
     return Cost(entries * (4.0 * (size + lower) + 2 * upper), 8.0 * entries)
 
@@ -236,7 +224,7 @@ def chain_cost(A: Any) -> Cost:
 def qr_banded(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     """B = (Q_1 Q_2 ...) R, where Q_i triangulates the next few columns, which are zero below the
     rows that it acts on; R has as many diagonals above the main one as B has on both sides of it"""
-    (lower, upper), (m, n) = widths(A), A.shape[-2:]
+    (lower, upper), (m, n) = band_widths(A), A.shape[-2:]
     if lower == 0 and m == n:
         return identity_like(A, n), A
     xp, k, size = A.xp, min(m, n), rows_each(A)
@@ -265,8 +253,8 @@ def qr_banded(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
 def _by_rows(A: Any, rows: int) -> Array:
     """B[i, j] = A[i, i + j - l]: the band by rows, (*batch, rows, l + u + 1). Past the end the
     diagonal is 1, so that no window is singular for that."""
-    xp, (lower, upper), (m, n) = A.xp, widths(A), A.shape[-2:]
-    band = xp.matrix_transpose(lapack_band(_as_banded(A)._transpose(), upper, lower))
+    xp, (lower, upper), (m, n) = A.xp, band_widths(A), A.shape[-2:]
+    band = xp.matrix_transpose(lapack_band(A._transpose(), upper, lower))
     band = pad_end(xp, to_computing_dtype(xp, band), (max(rows, m),), (-2,))[..., :rows, :]
     past = np.outer(np.arange(rows) >= min(m, n), np.arange(lower + upper + 1) == lower)
     return band + xp.asarray(past, **kind_of(band))

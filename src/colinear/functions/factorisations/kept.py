@@ -37,7 +37,7 @@ from ...operators import (
     Triangular,
 )
 from ...operators.autograd_products import directional, pullback
-from ...operators.context import check_device
+from ...operators.context import check_device, records_derivatives
 from ...operators.rewrites import rewrite
 from ...operators.tree import operand_flops, sole_operand
 from ...status import Status, combine
@@ -240,7 +240,7 @@ def factorised(A: LinearOperator, method: Method | None = None) -> LinearOperato
     status = combine([Status.SUCCESS, *(info._status for info in reports)])
     given = getattr(method, "preconditioner", None)
     static = method.without_arrays() if is_iterative(method) else method  # type: ignore[union-attr]
-    is_recorded = not A.is_neutral and A.xp.is_differentiated(*A.arrays())
+    is_recorded = not A.is_neutral and records_derivatives(A)
     is_constant = not is_recorded or A.xp.is_compiling() or multiplies_by_iteration(attached)
     inverse = _spectral(A, attached if is_constant else attached.detach())
     F: Any = Factorized._of(A, inverse, static, given, status)
@@ -285,7 +285,7 @@ def inv_factorized(A: Any, method: Any) -> Any:
 def _inverse(F: Any) -> LinearOperator:
     """A^-1 by the factors that are kept, with the derivatives of A x = b."""
     A, X = F.A, F.inverse
-    if A.is_neutral or not A.xp.is_differentiated(*A.arrays()):
+    if A.is_neutral or not records_derivatives(A):
         return X
     if multiplies_by_iteration(X):
         return _on(A, X)
@@ -344,7 +344,7 @@ def _started(F: Any, x0: Any) -> Any:
 def slogdet_factorized(A: Any, method: Any) -> Any:
     """det A = 1 / det A^-1, from the factors that are kept"""
     xp, attached = A.xp, A.__dict__.get("_attached")
-    is_recorded = not A.is_neutral and xp.is_differentiated(*A.A.arrays())
+    is_recorded = not A.is_neutral and records_derivatives(A.A)
     held = A.inverse if attached is None or not is_recorded else attached
     parts = determinant_parts(held) if is_kept(method) and not is_polynomial() else None
     if parts is None:

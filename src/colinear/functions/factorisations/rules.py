@@ -42,6 +42,7 @@ from ..common import (
     ignore_float_errors,
     is_square,
     operands_in_context,
+    peek_at,
     report_failure,
     report_finite,
     reports_nonfinite,
@@ -263,10 +264,9 @@ def _positive_root(c: Any) -> Any:
 def scalar_is_positive(A: LinearOperator) -> bool:
     """Whether the scalar is positive (taken for granted of a real one that cannot be seen)."""
     c: Any = A.scalar  # type: ignore[attr-defined]
-    xp = namespace_of(c)
-    values = c if xp is None else xp.peek(c)
+    values = peek_at(c)
     if values is None:
-        return not xp.is_complex(c)
+        return not A.xp.is_complex(c)
     return bool(np.all(np.real(values) > 0) and not np.any(np.imag(values)))
 
 

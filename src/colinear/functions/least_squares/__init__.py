@@ -302,14 +302,14 @@ def _without_trial(A: LinearOperator, s: System, method: Method | None, chosen: 
         return Choice(lambda: _judged(A, s, chosen, _by_qr), "QR", qr_cost, "asked for", like)
     by_triplets = choice("SVD", "x = V Σ^+ U^H b", partial(_by_triplets, method), svd)
     has_rules = not (pinv.find(A).is_base and svd.find(A).is_base)
-    if is_automatic(method) and not has_rules and _fits_triangle(A, s):
-        run = lambda: _by_triangle(A, s, by_triplets.run)
+    by_qr: Any = None
+    if _fits_triangle(A, s):
+        by_qr = lambda: _by_triangle(A, s, by_triplets.run)
+    elif _is_tall_in_program(A, s):
+        by_qr = lambda: _by_qr_or_pseudoinverse(A, s, method, chosen)
+    if by_qr is not None and is_automatic(method) and not has_rules:
         why = "A is tall: x = R^-1 Q^H b for A = Q R, if R shows that its rank is full"
-        return Choice(run, "QR", qr_cost, why, like)
-    if is_automatic(method) and not has_rules and _is_tall_in_program(A, s):
-        run = lambda: _by_qr_or_pseudoinverse(A, s, method, chosen)
-        why = "A is tall: x = R^-1 Q^H b for A = Q R, where R has full rank, else x = A^+ b"
-        return Choice(run, "QR", qr_cost, why, like)
+        return Choice(by_qr, "QR", qr_cost, why, like)
     if has_rules or not values_are_seen(A):
         solution = lambda A, B: (pinv(A, None, method) @ B, None, "")
         return choice("pseudoinverse", "x = A^+ b", solution, pinv)

@@ -19,11 +19,12 @@ import numpy as np
 from ... import autodiff
 from ...backends import Array, adjoint, eye_like, matrix_inverse, without_zeros
 from ...dispatch import Choice, Cost, function
-from ...factors.dense import probe, probe_of
+from ...factors.dense import probe
 from ...factors.function import from_eigenpairs
 from ...info import Info, report
 from ...methods import Auto, Eig, Eigh, Krylov, Method, fitting, roots
 from ...operators import Dense, LinearOperator, ScaledIdentity
+from ...operators.context import kind_of
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, first_failure, is_unseen
 from ..common import (
@@ -39,7 +40,7 @@ from ..common import (
     to_result_dtype,
 )
 from ..solve.cost import lapack_cost
-from ..spectrum import eig
+from ..spectrum import eig, shows_symmetry
 from .krylov import cost as product_cost
 from .krylov import krylov_operator
 from .spectra import (
@@ -199,7 +200,7 @@ def batched_identity(A: LinearOperator) -> LinearOperator:
     """I of the size and the batch shape of A."""
     if not A.batch_shape:
         return identity_like(A)
-    ones = A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device)
+    ones = A.xp.ones(A.batch_shape, **kind_of(A))
     return ScaledIdentity(ones, A.shape[-1])
 
 
@@ -239,40 +240,20 @@ def by_matrix(A: LinearOperator, f: Scalar, chosen: Method) -> Choice:
         return _by_eigenbasis(A, True, lambda: by_unitary(A, f, chosen))
     if isinstance(chosen, Eig) or general is None:
         return _by_eigenbasis(A, False, lambda: _by_eigenvectors(A, f))
-    # all entries are compared at once where they are there, and on a device, which is waited for once
-    is_exact = isinstance(A, Dense) or any(map(is_unseen, A.arrays()))
-    if _may_be_self_adjoint(A, is_exact, general is exponential_of_matrix):
+    # the exponential is as good on a device, where nothing waits for it
+    if shows_symmetry(A) or (general is not exponential_of_matrix and _is_symmetric_on_device(A)):
         # not known to be self-adjoint, but plain to see
-        return _by_eigenbasis(A, True, lambda: _by_symmetry(A, f, chosen, general, is_exact))
+        return _by_eigenbasis(A, True, lambda: by_unitary(A._claim(SELF_ADJOINT), f, chosen))
     run, why = lambda: _by_general(A, dense(A), general), "A is not known to be self-adjoint"
     return Choice(run, name, _cost(A, 30.0, 32.0), why, partial(identity_like, A))
 
 
-def _may_be_self_adjoint(A: LinearOperator, is_exact: bool, is_exponential: bool) -> bool:
-    """Whether the entries of A are those of its adjoint (`is_exact`), or two products agree with
-    that, X^T A X = (X^T A X)^H: no matrix is formed before it is used."""
-    xp, x = A.xp, probe_of(A)
-    X = None if is_exact else xp.concat([x, xp.flip(x, axis=-2)], axis=-1)
-    M = dense(A) if X is None or 0 in A.shape else A @ X
-    if is_traced_or_differentiated(xp, M) or (is_exponential and is_unseen(M)):
-        return False  # the exponential is as good on a device, where nothing waits for it
-    if X is None:
-        return bool(xp.to_numpy(xp.all(M == adjoint(xp, M))))
-    scale = math.sqrt(xp.eps(A.dtype)) * A.shape[-1] * xp.max(xp.abs(M))
-    with ignore_float_errors(xp):
-        M = xp.matmul(xp.matrix_transpose(X), M)
-        return bool(xp.to_numpy(xp.all(xp.abs(M - adjoint(xp, M)) <= scale)))
-
-
-def _by_symmetry(
-    A: LinearOperator, f: Scalar, chosen: Method, general: General, is_shown: bool
-) -> LinearOperator:
-    """f of the matrix through its eigenvectors, if its entries are those of its adjoint, as may be
-    shown."""
-    xp, M = A.xp, dense(A)
-    if not (is_shown or xp.to_numpy(xp.all(M == adjoint(xp, M)))):
-        return _by_general(A, M, general)
-    return by_unitary(Dense(xp.astype(M, A.dtype))._claim(SELF_ADJOINT), f, chosen)
+def _is_symmetric_on_device(A: LinearOperator) -> bool:
+    """Whether a matrix on a device, which is waited for, is that of its adjoint."""
+    xp, M = A.xp, A.A if isinstance(A, Dense) else None
+    if M is None or not is_unseen(M) or is_traced_or_differentiated(xp, M):
+        return False
+    return bool(xp.to_numpy(xp.all(M == adjoint(xp, M))))
 
 
 def general_of(f: Scalar) -> tuple[str, General | None]:

@@ -38,6 +38,7 @@ from ..common import (
     identity_like,
     in_context,
     operands_in_context,
+    peek_at,
     reciprocal,
     report_failure,
     reports_nonfinite,
@@ -207,8 +208,7 @@ def scalar_is_positive(A: Any) -> bool:
 
 
 def _is_positive(c: Any) -> bool:
-    xp = namespace_of(c)
-    values = c if xp is None else xp.peek(c)
+    values = peek_at(c)
     return values is not None and bool(np.all(np.imag(values) == 0) and np.all(np.real(values) > 0))
 
 
@@ -250,9 +250,7 @@ def of_scaled_permutation(A: Any, call: Call) -> LinearOperator:
 def shift_is_moderate(A: Any) -> bool:
     """Whether e^c is far from overflow and underflow (taken for granted where c cannot be seen)."""
     shift, _ = arrange(A, SHIFT, ...)
-    c = scalar_of(shift)
-    xp = namespace_of(c)
-    values = c if xp is None else xp.peek(c)
+    values = peek_at(scalar_of(shift))
     return values is None or bool(np.all(np.abs(np.real(values)) <= _moderate(A)))
 
 

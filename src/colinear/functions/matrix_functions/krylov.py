@@ -28,12 +28,14 @@ from ...operators import Dense, LinearOperator, Scaled
 from ...operators.autograd import make_ready
 from ...operators.autograd_products import pullback
 from ...operators.context import kind_of
+from ...operators.matrixfree import by_real_parts
 from ...operators.rewrites import rewrite
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import FIRST_FAILURE, Status, combine, deliver, first_failure, known_status
 from .. import matrix_functions
-from ..common import host_value, ignore_float_errors, to_result_dtype
+from ..common import host_value, ignore_float_errors, report_all, to_result_dtype
 from ..solve.cost import products_cost
+from ..spectrum.order import is_affordable
 from .krylov_derivatives import (
     along_program,
     back_program,
@@ -44,7 +46,7 @@ from .krylov_derivatives import (
     ritz_values,
     starts_of,
 )
-from .spectra import TYPICAL_STEPS, closed_over, is_too_large, is_worth, refuse_derivative
+from .spectra import TYPICAL_STEPS, closed_over, is_worth, refuse_derivative
 
 STEPS = 200  # the most of a run, unless told
 HALVINGS = 10  # of an exponent that is too large for one run
@@ -64,7 +66,7 @@ def krylov_operator(A: LinearOperator, f: Any, method: Method) -> LinearOperator
     is_complex = A.is_complex or (f.principal and not positive)
     becomes_complex, mirrored = is_complex and not A.is_complex, f.name != "apply" or hermitian
     evaluate = KrylovFunction(f, chosen, is_complex)
-    form = None if isinstance(method, Krylov) or is_too_large(A) else Formed(f)
+    form = None if isinstance(method, Krylov) or not is_affordable(A) else Formed(f)
     function = FunctionOf._of(A, evaluate, f.name, becomes_complex, mirrored, form)
     if not hermitian or (f.principal and not positive):
         return function
@@ -129,8 +131,7 @@ class KrylovFunction:
         if seen is None:
             return or_formed(xp, reports, Y, lambda: formed() @ X)
         if int(seen) < FIRST_FAILURE or int(seen) == Status.NONFINITE:
-            for info in reports:
-                report(info)
+            report_all(reports)
             return Y
         message = f"Krylov failed ({Status(int(seen)).name}); the matrix gave the answer"
         report(
@@ -155,9 +156,7 @@ class KrylovFunction:
         if xp.is_complex(X) and not A.is_complex:
             # In real arithmetic Ritz values on a cut stay there. In complex arithmetic rounding
             # would move each to a side of its own.
-            k = X.shape[-1]
-            Y = self.run(A, xp.concat([xp.real(X), xp.imag(X)], axis=-1))
-            return Y[..., :k] + 1j * Y[..., k:]
+            return by_real_parts(functools.partial(self.run, A), X)
         hidden = closed_over(self.f, A)
         # else torch records the run itself
         if hidden and (xp.name == "jax" or xp.is_differentiated(X, *leaves)):

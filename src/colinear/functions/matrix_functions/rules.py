@@ -11,7 +11,7 @@ import numpy as np
 from ... import autodiff
 from ...backends import Array, eye_like, inner_products, namespace_of
 from ...dispatch import Function, rule
-from ...info import recording, report
+from ...info import recording
 from ...operators import (
     BlockDiag,
     Circulant,
@@ -32,6 +32,7 @@ from ...operators import (
     Triangular,
     Zero,
 )
+from ...operators.context import records_derivatives
 from ...operators.convolution import periodic, transform_on_grid
 from ...operators.diagonal import scalar_of
 from ...operators.scaled import beside, peek_scalar
@@ -41,6 +42,7 @@ from ...status import Status, is_unseen
 from ..common import (
     array_like,
     host_value,
+    report_all,
     reports_nonfinite,
     seen_value,
     square_size,
@@ -161,8 +163,7 @@ def of_positive_parts(
         result = compute()
     if any(info._status is Status.FELL_BACK for info in reports):
         return base(A)
-    for info in reports:
-        report(info)
+    report_all(reports)
     return result
 
 
@@ -331,7 +332,7 @@ def _is_recorded(A: Any, term: Any) -> bool:
     """Whether derivatives are recorded of an operator with the term U U^H."""
     xp = A.xp
     is_plain = term.V is None and term.core is None and not xp.is_compiling()
-    return is_plain and xp.is_differentiated(*A.arrays())
+    return is_plain and records_derivatives(A)
 
 
 def multiple_is_recorded(A: Any) -> bool:

@@ -21,15 +21,14 @@ from ...info import Info, recording, report
 from ...methods import Auto, Krylov, Method
 from ...operators import (
     Dense,
-    Diagonal,
-    Identity,
     Kronecker,
     KroneckerSum,
     LinearOperator,
     Scaled,
-    ScaledIdentity,
     Sum,
 )
+from ...operators.context import records_derivatives
+from ...operators.sparse_algebra import DIAGONAL, SHIFT
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, is_unseen, take_for_granted
 from ..common import (
@@ -40,7 +39,6 @@ from ..common import (
     ignore_float_errors,
     in_context,
     is_half,
-    is_stored,
     is_traced_or_differentiated,
     once_each,
     operands_in_context,
@@ -53,7 +51,7 @@ from ..solve.cost import lapack_cost, largest_dense, products_cost
 from ..solve.inverse import inv
 from ..spectrum import eig, factors_self_adjoint, spectrum_by_factors
 from ..spectrum.compositions import split_shift
-from ..spectrum.order import combinations
+from ..spectrum.order import combinations, is_affordable
 
 
 @dataclass(frozen=True)
@@ -227,8 +225,7 @@ def has_factored_spectrum(A: LinearOperator) -> bool:
     with all of their eigenpairs at hand."""
     form = kronecker_form(A) if A.properties & SELF_ADJOINT else None
     return form is not None and all(
-        factor.shape[-1] <= largest_dense(A)
-        or isinstance(factor, (Diagonal, Identity, ScaledIdentity))
+        factor.shape[-1] <= largest_dense(A) or isinstance(factor, DIAGONAL)
         for factor in form[0].operands
     )
 
@@ -324,7 +321,7 @@ def factored(A: LinearOperator) -> Factored | None:
     # a complex multiple or shift is not
     if is_half(xp, A.dtype) or not A.properties & SELF_ADJOINT:
         return None
-    if not xp.is_differentiated(*A.arrays()):
+    if not records_derivatives(A):
         return None
     form = kronecker_form(A)
     if form is None or 0 in A.shape:
@@ -362,6 +359,11 @@ def _reciprocal(x: Array) -> Array:
     return 1 / x
 
 
+def has_shift(A: LinearOperator) -> bool:
+    """Whether A is a sum with a multiple of I."""
+    return isinstance(A, Sum) and any(isinstance(term, SHIFT) for term in A.operands)
+
+
 def kronecker_form(A: LinearOperator) -> tuple[LinearOperator, Any, Any] | None:
     """C, a and b of A = a C + b I, C a Kronecker product or sum of self-adjoint factors; None if
     A is nothing of the kind."""
@@ -370,9 +372,7 @@ def kronecker_form(A: LinearOperator) -> tuple[LinearOperator, Any, Any] | None:
     if isinstance(A, Scaled) and (inner := kronecker_form(A.A)) is not None:
         C, a, b = inner
         return C, A.scalar * a, A.scalar * b
-    if isinstance(A, Sum) and any(
-        isinstance(term, (Identity, ScaledIdentity)) for term in A.operands
-    ):
+    if has_shift(A):
         c, rest = split_shift(A)
         if (inner := kronecker_form(rest)) is not None:
             C, a, b = inner
@@ -394,7 +394,7 @@ def runs_krylov(A: LinearOperator, f: Any, method: Method) -> str:
         return "asked for"
     if not isinstance(method, Auto):
         return ""
-    if is_too_large(A):
+    if not is_affordable(A):
         return "A is too large to be formed"
     is_known = not f.principal or bool(A.properties & POSITIVE_SEMIDEFINITE)
     is_free = is_known and f.name != "apply" and not is_half(A.xp, A.dtype) and is_worth(A, 1)
@@ -407,17 +407,10 @@ def has_dense_eigenvectors(A: LinearOperator) -> bool:
     """Whether nothing is known of the eigenvectors of A but that they are a matrix."""
     if isinstance(A, Scaled):
         return has_dense_eigenvectors(A.A)
-    if isinstance(A, Sum) and any(
-        isinstance(term, (Identity, ScaledIdentity)) for term in A.operands
-    ):
+    if has_shift(A):
         return has_dense_eigenvectors(split_shift(A)[1])
     known = eig.find(A)
     return known.is_base or known.name == "eig_tridiagonal"
-
-
-def is_too_large(A: LinearOperator) -> bool:
-    """Whether A has no matrix, and would have too large a one."""
-    return A.shape[-1] > largest_dense(A) and not is_stored(A)
 
 
 def is_worth(A: LinearOperator, columns: int) -> bool:

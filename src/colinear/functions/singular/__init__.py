@@ -14,14 +14,16 @@ from ...dispatch import Choice, Cost, function, perform
 from ...errors import ShapeError
 from ...info import Info, report
 from ...methods import SINGULAR, SVD, Auto, Method, fitting
-from ...operators import Dense, LinearOperator, opaque
+from ...operators import Dense, LinearOperator, Product, opaque
 from ...operators.batch import broadcast_batch
 from ...operators.streamed import Streamed, is_triangle_small, row_blocks
+from ...properties import Stiefel
 from ...status import Status, first_failure
 from ..common import (
     MARGIN,
     dense,
     filled,
+    host_value,
     identity_like,
     ignore_float_errors,
     is_square,
@@ -45,7 +47,6 @@ from .iterate import (
     dense_cost,
     expected_cost,
     gram_pays,
-    gram_triplets,
     gram_values,
     iterative_triplets,
     wrap,
@@ -235,10 +236,7 @@ def singular_triplets(
     chosen = fitting("svd", method, *SINGULAR)
     if not isinstance(chosen, Auto) or 0 in (k, *A.shape) or not gram_pays(A, k):
         return _without_gram(A, k, chosen)
-    if values_are_seen(A):
-        run = lambda: gram_triplets(A, k, chosen) or _without_gram(A, k, chosen)
-    else:
-        run = lambda: _gram_or_dense_triplets(A, k, chosen)
+    run = lambda: _by_gram(A, k, chosen)
     why = "few triplets of a tall matrix: eigenvectors of A^H A, if they are accurate enough"
     m, n, batch = max(A.shape[-2:]), smaller_side(A), math.prod(A.batch_shape)
     cost = lapack_cost(A, 2.0 * batch * m * n * (n + 3 * k), 8.0 * batch * (n * n + m * k))
@@ -303,12 +301,18 @@ def _report_triplets(
     return wrap(A, U, s, V)
 
 
-def _gram_or_dense_triplets(A: LinearOperator, k: int, chosen: Method) -> Triplets:
-    """In a program: from A^H A where that turns out to be accurate enough, else from the matrix."""
+def _by_gram(A: LinearOperator, k: int, chosen: Method) -> Triplets:
+    """A^H A = V diag(s^2) V^H and U = A (V diag(1/s)), which stays that product outside of a
+    program; from the matrix where that turns out not to be accurate enough."""
     xp = A.xp
     if A.shape[-2] < A.shape[-1]:
-        return _gram_or_dense_triplets(A.H, k, chosen)[::-1]
+        return _by_gram(A.H, k, chosen)[::-1]
     s, V, residual, fine = gram_values(A, k, chosen)
+    if values_are_seen(A):
+        if not host_value(xp, xp.all(fine)):
+            return perform(_without_gram(A, k, chosen))
+        report(Info(residual=residual, method="Gram"))
+        return Stiefel(Product(A, Dense(V / s[..., None, :]))), s, Stiefel(V)
 
     def by_gram() -> tuple[Array, ...]:
         return A @ (V / s[..., None, :]), s, V, residual, fine[..., None]

@@ -26,7 +26,6 @@ from ...operators.streamed import triangle_by_rows
 from ...properties import Stiefel
 from ...status import Status
 from ..common import (
-    host_value,
     ignore_float_errors,
     is_half,
     smaller_side,
@@ -36,6 +35,7 @@ from ..common import (
 from ..solve.cost import lapack_cost, products_cost
 from ..spectrum.iterate import check_visible, program_of, report_run, status_of_run, watcher
 from ..spectrum.order import PENALTY, STEPS, is_affordable
+from ..spectrum.outside import residual_of_triplets
 
 SMALLEST = 400  # of the smaller dimension, from which iterating may pay
 TALL = 8  # rows to a column from which the Gram matrix pays
@@ -170,8 +170,7 @@ def _run(
         matvecs, steps = found.matvecs, found.iterations
         ended = found.done, found.finite, found.stopped
     size = without_zeros(xp, xp.max(s, axis=-1, keepdims=True))
-    right = xp.vector_norm(A @ V - U * s[..., None, :], axis=-2)
-    left = xp.vector_norm(AH @ U - V * s[..., None, :], axis=-2)
+    residual = residual_of_triplets(xp, A, AH, U, s, V)
     error = None
     if isinstance(method, RandomizedSVD):  # of the Frobenius norms, by a few random x
         X = xp.roll(arrays[0][..., :6], 1, axis=-2)
@@ -179,7 +178,7 @@ def _run(
         E = AX - xp.matmul(U * s[..., None, :], inner_products(xp, V, X))
         whole, left_out = (xp.vector_norm(Y, axis=(-2, -1)) for Y in (AX, E))
         error = left_out / without_zeros(xp, whole)
-    return U, s, V, xp.maximum(right, left) / size, error, steps, matvecs + 2 * k, *ended
+    return U, s, V, residual / size, error, steps, matvecs + 2 * k, *ended
 
 
 # --------------------------------------------------------------------------------------------------
@@ -228,19 +227,6 @@ def by_rows(A: Any, k: int, method: Method) -> Triplets | None:
     status = Status.SUCCESS if right.all() else Status.INACCURATE
     report(Info(status, right, residual=residual, method="QR"))
     return Stiefel(Product(A, Dense(V / s[:k]))), s[:k], Stiefel(Dense(V))
-
-
-def gram_triplets(A: Any, k: int, method: Method) -> Triplets | None:
-    """A^H A = V diag(s^2) V^H and U = A (V diag(1/s)), as that product; None if it is not accurate
-    enough."""
-    if A.shape[-2] < A.shape[-1]:
-        flipped = gram_triplets(A.H, k, method)
-        return None if flipped is None else flipped[::-1]
-    s, V, residual, fine = gram_values(A, k, method)
-    if not host_value(A.xp, A.xp.all(fine)):
-        return None
-    report(Info(residual=residual, method="Gram"))
-    return Stiefel(Product(A, Dense(V / s[..., None, :]))), s, Stiefel(V)
 
 
 def gram_values(A: Any, k: int, method: Method) -> tuple[Array, Array, Array, Array]:

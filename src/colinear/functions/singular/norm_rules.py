@@ -40,6 +40,7 @@ from ...operators import (
     Zero,
     simplify,
 )
+from ...operators.context import has_traced, records_derivatives
 from ...operators.diagonal import scalar_of
 from ...properties import Stiefel
 from ...status import is_unseen, take_for_granted
@@ -58,7 +59,6 @@ from . import ORDERS, checked_order, extreme, frobenius, norm, root
 from .rules import (
     compressed,
     left_factor_is_orthonormal,
-    magnitude,
     right_factor_is_orthonormal,
 )
 
@@ -96,7 +96,7 @@ def norm_diagonal(A: Any, order: Any, method: Any) -> Array:
     """|diag(d)| in every norm is a norm of d: the largest, the smallest, the sum or the root of squares; so of c P"""
     if isinstance(A, Diagonal):
         return _norm_of_entries(A.xp, A.xp.abs(A.d), order)
-    return _norm_of_entries(A.xp, filled(A, 1.0, *A.shape[:-1]), order) * magnitude(scalar_of(A))
+    return _norm_of_entries(A.xp, filled(A, 1.0, *A.shape[:-1]), order) * abs(scalar_of(A))
 
 
 def _norm_of_entries(xp: Any, sizes: Array, order: Any) -> Array:
@@ -115,15 +115,19 @@ def _norm_of_entries(xp: Any, sizes: Array, order: Any) -> Array:
 @reports_nonfinite
 def norm_orthonormal(A: Any, order: Any, method: Any) -> Array:
     """|Q| is n^1/2 (Frobenius), n (nuclear) or 1 (largest and smallest singular value) for the n columns of Q"""
-    ones = filled(A, 1.0, *A.batch_shape, A.shape[-1])
-    return _norm_of_entries(A.xp, ones, order)
+    return _norm_of_ones(A, A.shape[-1], order)
 
 
 @norm_rule(Projection, of=("fro", "nuc"))
 @reports_nonfinite
 def norm_projection(A: Any, order: Any, method: Any) -> Array:
     """|Q Q^H| is r^1/2 (Frobenius) or r (nuclear) for the r columns of Q"""
-    return _norm_of_entries(A.xp, filled(A, 1.0, *A.batch_shape, A.Q.shape[-1]), order)
+    return _norm_of_ones(A, A.Q.shape[-1], order)
+
+
+def _norm_of_ones(A: LinearOperator, count: int, order: Any) -> Array:
+    """The norm of as many singular values that are 1."""
+    return _norm_of_entries(A.xp, filled(A, 1.0, *A.batch_shape, count), order)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -167,7 +171,7 @@ def norm_by_entries(A: Any, order: Any, method: Any) -> Array:
 @norm_rule(LowRank, of=("fro",))
 def norm_low_rank(A: Any, order: Any, method: Any) -> Array:
     """|U C V^H|_F = |R C S^H|_F for U = Q R, V = P S"""
-    is_followed = A.xp.is_differentiated(*A.arrays())
+    is_followed = records_derivatives(A)
     size = norm(Dense(compressed(A.detach() if is_followed else A)[1]), order, method)
     return _with_derivative_of_square(A.xp, A, size) if is_followed else size
 
@@ -195,7 +199,7 @@ def _with_derivative_of_square(xp: Any, A: Any, size: Array) -> Array:
 @reports_nonfinite
 def norm_scaled(A: Any, order: Any, method: Any) -> Array:
     """|c A| = |c| |A|"""
-    return norm(operands_in_context(A)[0], order, method) * magnitude(A.scalar)
+    return norm(operands_in_context(A)[0], order, method) * abs(A.scalar)
 
 
 @norm_rule(Transpose | Adjoint | Conjugate)
@@ -255,7 +259,7 @@ def has_cheap_inner_products(A: LinearOperator) -> bool:
     the sum is no single matrix."""
     if not simplify.find(A).is_base:
         return False
-    if any(map(A.xp.is_traced, A.arrays())) or any(norm.find(B).is_base for B in A.operands):
+    if has_traced(A) or any(norm.find(B).is_base for B in A.operands):
         return False
     return not any(diag.find(B.H @ C).is_base for B, C in combinations(A.operands, 2))
 

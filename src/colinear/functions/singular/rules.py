@@ -104,12 +104,6 @@ def phase(x: Any) -> Any:
         return xp.asarray(xp.where(size > 0, x / positive_or_one(xp, size), 1))
 
 
-def magnitude(c: Any) -> Any:
-    """|c| of a number or an array."""
-    xp = namespace_of(c)
-    return abs(c) if xp is None else xp.abs(c)
-
-
 def _with_phases(U: LinearOperator, d: Array) -> LinearOperator:
     """U diag(d), |d| = 1"""
     return Stiefel(Product(U, Unitary(Diagonal(d))))
@@ -140,7 +134,7 @@ def svd_scaled_identity(A: Any, k: Any, method: Any) -> Triplets:
     """c I = (c / |c|) |c| I^H"""
     k = count_triplets(A, k)
     I = first_columns(identity_like(A), k)
-    s = beside(magnitude(A.c)) * filled(A, 1.0, k)
+    s = beside(abs(A.c)) * filled(A, 1.0, k)
     return Stiefel(Scaled(phase(A.c), I)), s, broadcast_batch(I, A.batch_shape)
 
 
@@ -224,7 +218,7 @@ def svd_self_adjoint(A: Any, k: Any, method: Any) -> Triplets:
 def svd_scaled(A: Any, k: Any, method: Any) -> Triplets:
     """c A = (c / |c| U) (|c| Σ) V^H"""
     U, s, V = svd(operands_in_context(A)[0], count_triplets(A, k), method)
-    s = A.xp.astype(beside(magnitude(A.scalar)) * s, A.xp.real_dtype(A.dtype))
+    s = A.xp.astype(beside(abs(A.scalar)) * s, A.xp.real_dtype(A.dtype))
     return Stiefel(Scaled(phase(A.scalar), U)), s, broadcast_batch(V, A.batch_shape)
 
 

@@ -15,11 +15,11 @@ from ...errors import ShapeError
 from ...factors.inverse import Implicit, Inverse
 from ...factors.iterated import Attempts, Iterated
 from ...factors.runs import multiplies_by_iteration
-from ...info import Info, is_detailed, recording, report, reported, total
+from ...info import Info, counts, is_detailed, recording, report, reported
 from ...methods import Auto, Method
 from ...methods.base import AUTO
 from ...operators import Dense, LinearOperator, MatrixFree, Scaled, Sparse
-from ...operators.context import broadcast_batches
+from ...operators.context import broadcast_batches, records_derivatives
 from ...operators.neutral import placed_beside
 from ...operators.shown import as_sum_of_lines
 from ...properties import UNITARY
@@ -203,7 +203,7 @@ def _by_rules(s: System, found: Rule) -> Array:
             return apply_inverse(s, inv.using(found, A, s.method))
         with recording(detailed=True) as reports, leave_to_residual() as left_out:
             inverse = inv.using(found, A, s.method)
-        is_recorded = left_out and not xp.is_compiling() and xp.is_differentiated(*A.arrays())
+        is_recorded = left_out and not xp.is_compiling() and records_derivatives(A)
         if is_recorded and inverse.dtype == A.dtype and not multiplies_by_iteration(inverse):
             # dx = A^-1 (db - dA x): a part of condition κ costs eps κ of it, not eps κ^2 as by the
             # derivative of the formula
@@ -413,11 +413,8 @@ def _in_parts(s: System, found: Rule) -> Array | None:
     if status is not Status.SUCCESS and isinstance(status, Status):
         worst = combine(info._status for info in parts)
         status = worst if failed(worst) is True else status
-    iterations, matvecs = (
-        total(getattr(info, name) for info in parts) for name in ("iterations", "matvecs")
-    )
-    info = Info(status, residual <= tol, iterations, matvecs, residual, method=method.name)
-    report(info.replace(children=tuple(parts)))
+    details: Any = {"method": method.name, "children": tuple(parts)}
+    report(Info(status, residual <= tol, residual=residual, **counts(parts), **details))
     return X
 
 

@@ -125,25 +125,11 @@ def inv_unitary(A: Any, method: Any) -> LinearOperator:
     return A.H
 
 
-@rule(inv, Transpose, hereditary=True)
-def inv_transpose(A: Any, method: Any) -> LinearOperator:
-    """(A^T)^-1 = (A^-1)^T"""
+@rule(inv, Transpose | Adjoint | Conjugate, hereditary=True)
+def inv_turned(A: Any, method: Any) -> LinearOperator:
+    """(A^T)^-1 = (A^-1)^T, (A^H)^-1 = (A^-1)^H and conj(A)^-1 = conj(A^-1)"""
     check_square(A)
-    return inv(A.A, method).T
-
-
-@rule(inv, Adjoint, hereditary=True)
-def inv_adjoint(A: Any, method: Any) -> LinearOperator:
-    """(A^H)^-1 = (A^-1)^H"""
-    check_square(A)
-    return inv(A.A, method).H
-
-
-@rule(inv, Conjugate, hereditary=True)
-def inv_conjugate(A: Any, method: Any) -> LinearOperator:
-    """conj(A)^-1 = conj(A^-1)"""
-    check_square(A)
-    return inv(A.A, method).conj()
+    return type(A)(inv(A.A, method))
 
 
 @rule(inv, Inverse)

@@ -36,6 +36,7 @@ from ...operators import (
     ScaledIdentity,
     Sum,
 )
+from ...operators.context import records_derivatives
 from ...operators.sparse_algebra import SHIFT
 from ...status import Status, failed, first_failure, is_unseen
 from ..common import (
@@ -129,7 +130,7 @@ def is_recorded_and_seen(A: LinearOperator) -> bool:
 def _tolerance(A: LinearOperator) -> float:
     """The relative error that is let pass. A part of condition κ costs eps κ, and a derivative
     eps κ^2: at most eps^1/3."""
-    return float(A.xp.eps(A.dtype) ** (2 / 3 if A.xp.is_differentiated(*A.arrays()) else 1 / 2))
+    return float(A.xp.eps(A.dtype) ** (2 / 3 if records_derivatives(A) else 1 / 2))
 
 
 def verdict(A: LinearOperator, X: LinearOperator) -> Any:

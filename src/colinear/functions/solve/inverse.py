@@ -36,6 +36,7 @@ from ...info import Info, is_detailed, report, state
 from ...methods import LDL, LU, QR, Auto, Cholesky, Method, fitting
 from ...methods.base import AUTO
 from ...operators import Dense, LinearOperator, ScaledIdentity
+from ...operators.context import records_derivatives
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
 from ...status import Status, first_failure, is_unseen, take_for_granted
 from ..common import (
@@ -481,7 +482,7 @@ def by_equation(
     @functools.wraps(found)
     def inverse_of(A: Any, method: Any) -> Any:
         xp = A.xp
-        if xp.is_compiling() or not xp.is_differentiated(*A.arrays()):
+        if xp.is_compiling() or not records_derivatives(A):
             return found(A, method)
         return Choice(lambda: implicit(A, method), like=lambda: found(A, method))
 

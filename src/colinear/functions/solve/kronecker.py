@@ -27,6 +27,7 @@ from ...operators import (
     Scaled,
     Sum,
 )
+from ...operators.context import kind_of
 from ...operators.kronecker import kronecker_terms
 from ...operators.neutral import dense_part
 from ...operators.rewrites import are_beside_identities, share_factors
@@ -239,11 +240,15 @@ def pencil(
         return beta, gamma, T
     L, ok = xp.cholesky(dense_part(C, whole))
     report_failure(xp, (ok, Status.NOT_POSITIVE_DEFINITE), message=f"In {C._expression()}")
-    half = xp.solve_triangular(L, dense_part(B, whole))  # L^-1 B
-    middle = xp.solve_triangular(L, adjoint(xp, half))  # L^-1 B L^-H
+    middle = between_inverses(xp, L, dense_part(B, whole))
     values, Q = xp.eigh((middle + adjoint(xp, middle)) / 2)
-    ones = xp.ones(values.shape, dtype=values.dtype, device=xp.device_of(values))
+    ones = xp.ones(values.shape, **kind_of(values))
     return values, ones, Dense(xp.solve_triangular(L, Q, adjoint=True))
+
+
+def between_inverses(xp: Any, L: Array, B: Array) -> Array:
+    """L^-1 B L^-H for a self-adjoint B"""
+    return xp.solve_triangular(L, adjoint(xp, xp.solve_triangular(L, B)))
 
 
 def invert_simpler_term(A: Any, method: Any) -> tuple[Any, Any, list[Any]]:

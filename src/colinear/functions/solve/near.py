@@ -33,6 +33,7 @@ from ...operators import (
     Toeplitz,
     Tridiagonal,
 )
+from ...operators.context import has_traced
 from ...operators.diagonal import scalar_of
 from ...operators.kronecker import kronecker_terms
 from ...operators.printing import shorten
@@ -133,7 +134,7 @@ def nearest_kronecker(A: Any) -> LinearOperator | None:
     if len(terms) < 2 or any(each != sizes[0] for each in sizes):
         return None
     entries = len(terms) * sum(math.prod(shape) for shape in sizes[0])
-    is_hidden = is_half(xp, A.dtype) or any(map(xp.is_traced, A.arrays()))
+    is_hidden = is_half(xp, A.dtype) or has_traced(A)
     if entries > LARGEST_FACTORS or any(m != n for m, n in sizes[0]) or is_hidden:
         return None
     shifts = [D for D in A.operands if isinstance(D, SHIFT)]
@@ -194,7 +195,7 @@ def nearest(A: LinearOperator) -> Near | None:
     Cholesky factor of a kernel; None where there is none. Under tracing, where nothing else could
     be tried, only one that is known to be positive definite."""
     makers = preconditioners()
-    is_traced = any(map(A.xp.is_traced, A.arrays()))
+    is_traced = has_traced(A)
     for part in near_operators(A):
         is_known = not inverse.inv.find(part).is_base
         if is_known and (not is_traced or part.properties & POSITIVE_DEFINITE):

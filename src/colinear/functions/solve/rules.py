@@ -34,6 +34,7 @@ from ...operators import (
 )
 from ...operators.context import kind_of
 from ...operators.rewrites import LARGE_GRID
+from ...operators.shown import with_symmetry_of_entries
 from ...operators.sparse_algebra import DIAGONAL, diagonal_of
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
 from ...status import failed, is_unseen
@@ -407,37 +408,12 @@ def is_large_with_zeros_around(A: Any, b: Any = None, method: Any = None) -> boo
 def solve_convolution_with_zeros(A: Any, b: Any, method: Any) -> Any:
     """x by CG or GMRES, preconditioned by the nearest periodic convolution, k_j ∏ (1 - |j_d| /
     n_d), which transforms invert"""
-    near = fast_form(A) if isinstance(A, Toeplitz) else nearest_periodic(A)
-    periodic, info = inv(near, info=True)
+    periodic, info = inv(fast_form(A), info=True)
     preconditioner = None if failed(info._status) is True else periodic
-    for kind in (CG, GMRES) if is_self_adjoint(A) else (GMRES,):
+    is_self_adjoint = with_symmetry_of_entries(A).properties & SELF_ADJOINT
+    for kind in (CG, GMRES) if is_self_adjoint else (GMRES,):
         x, info = solve(A, b, kind(preconditioner=preconditioner, **limits(method)), info=True)
         if failed(info._status) is not True:  # it has converged, or its values cannot be seen
             report(info)
             return x
     return solve_by_inverse(simplify(A), b, method)
-
-
-def nearest_periodic(A: Any) -> LinearOperator:
-    """The periodic convolution that is nearest to A in the Frobenius norm (T. Chan 1988, in each
-    dimension)."""
-    xp = A.xp
-    kernel, origins = A._fitted()
-    dimensions = len(A.grid)
-    for axis, (n, origin) in enumerate(zip(A.grid, origins, strict=True)):
-        reach = np.abs(np.arange(kernel.shape[axis - dimensions]) - origin)
-        weights = xp.asarray(1 - reach / n, dtype=xp.real_dtype(A.dtype), device=A._context.device)
-        kernel = kernel * weights[(slice(None), *(None,) * (dimensions - 1 - axis))]
-    periodic: LinearOperator = Convolution._of(kernel, A.grid, "wrap", origins, A.spread)
-    return periodic._claim(A.properties & SELF_ADJOINT)
-
-
-def is_self_adjoint(A: Any) -> bool:
-    """Whether A is known or seen to be self-adjoint."""
-    if A.properties & SELF_ADJOINT or isinstance(A, Toeplitz):
-        return bool(A.properties & SELF_ADJOINT)
-    (kernel, origins), (mirrored, others) = A._fitted(), A.H._fitted()
-    values = A.xp.peek(kernel)
-    if values is None or origins != others:
-        return False
-    return bool(np.array_equal(values, A.xp.peek(mirrored)))

@@ -21,9 +21,10 @@ from ...backends import Array
 from ...dispatch import Choice, Cost
 from ...errors import MethodError
 from ...factors.iterated import Attempts, largest, working_memory
-from ...info import Info, report, total
+from ...info import Info, counts, report
 from ...methods import CG, GMRES, Method
 from ...operators import LinearOperator, Sparse
+from ...operators.context import has_traced
 from ...operators.shown import with_symmetry_of_entries
 from ...properties import POSITIVE_SEMIDEFINITE, PSD, SELF_ADJOINT
 from ...status import Status, failed
@@ -69,7 +70,7 @@ def attempts(
     M = None if near is None else near.make()
     if near is not None and M is not None:
         chosen = replace(preconditioned(A, near), preconditioner=M, **options)
-        if options["max_iters"] is None and not any(map(A.xp.is_traced, A.arrays())):
+        if options["max_iters"] is None and not has_traced(A):
             chosen = replace(chosen, max_iters=FAST_STEPS)
         runs.append(iterated(A, chosen))
     M = jacobi(A)
@@ -129,7 +130,7 @@ def products_to_try(A: LinearOperator, direct: Callable[[], Cost], B: Array) -> 
     None: any number."""
     A = with_symmetry_of_entries(A)
     # nothing could be tried again: the guess decides
-    if any(A.xp.is_traced(x) for x in (B, *A.arrays())):
+    if A.xp.is_traced(B) or has_traced(A):
         is_dear = A.dense_flops > MOST_FLOPS_TO_FORM and not isinstance(A, Sparse)
         return None if is_dear or prefers_iteration(A, direct, B.shape[-1]) else 0
     is_large = isinstance(A, Sparse) and A.shape[-1] >= SPARSE_TRIAL
@@ -247,7 +248,7 @@ class Trials:
         if len(self.infos) == 1:
             return X, info
         message = f"{self.dropped(-1)}; {self.words[-1]} gave the answer"
-        return X, info.replace(message=message, **self.counts())
+        return X, info.replace(message=message, **counts(self.infos))
 
     def dropped(self, end: int | None = None) -> str:
         """What was tried, how far it came and how it ended."""
@@ -256,11 +257,6 @@ class Trials:
             f" after {info.iterations} steps"
             for words, info in zip(self.words[:end], self.infos[:end])
         )
-
-    def counts(self) -> dict[str, Any]:
-        """The iterations and products of all of them."""
-        names = "iterations", "matvecs"
-        return {name: total(getattr(info, name) for info in self.infos) for name in names}
 
 
 def solve_by_trial(
@@ -299,5 +295,5 @@ def solve_by_trial(
             is_solved = True
     if is_solved or (most != TRIAL and trials.infos[-1].status is Status.NONFINITE):
         return trials.answer()
-    report(Info(function="trial", message=trials.dropped(), **trials.counts()))
+    report(Info(function="trial", message=trials.dropped(), **counts(trials.infos)))
     return None

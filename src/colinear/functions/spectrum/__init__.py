@@ -19,6 +19,7 @@ from ...info import Info, is_detailed, report
 from ...methods import EIGEN, LOBPCG, SVRG, Arnoldi, Auto, Lanczos, Method, Spectral, fitting
 from ...operators import Kronecker, KroneckerSum, LinearOperator
 from ...operators.batch import broadcast_batch
+from ...operators.context import records_derivatives
 from ...operators.kronecker import are_same
 from ...operators.shown import look_at_matrices, with_symmetry_of_entries
 from ...operators.sparse_algebra import evaluate, generators
@@ -144,7 +145,7 @@ def pairs_by_method(
 def shows_symmetry(A: LinearOperator) -> bool:
     """Whether the entries of A are seen to be those of its adjoint, and no derivatives are
     recorded: these are not kept symmetric."""
-    if A.xp.is_differentiated(*A.arrays()):
+    if records_derivatives(A):
         return False
     return bool(with_symmetry_of_entries(A).properties & SELF_ADJOINT)
 

@@ -28,6 +28,7 @@ from ...operators import (
     Transpose,
     opaque,
 )
+from ...operators.context import records_derivatives
 from ...operators.diagonal import scalar_of
 from ...operators.scaled import beside, peek_scalar
 from ...operators.sparse_algebra import SHIFT
@@ -165,7 +166,7 @@ def scalar_keeps_adjoint(A: Any) -> bool:
 @reports_nonfinite
 def eig_scaled(A: Any, asked: Asked) -> Pairs:
     """c A has the eigenvalues c λ and the eigenvectors of A"""
-    if peek_scalar(A.scalar) == 0 and not A.xp.is_differentiated(*A.arrays()):
+    if peek_scalar(A.scalar) == 0 and not records_derivatives(A):
         report_leaves(A)  # A may lack eigenvectors, and 0 does not
         return asked.finish(filled(A, 0.0, *A.shape[:-1]), identity_like(A))
     inner = _scaled_order(A.scalar, asked.which)

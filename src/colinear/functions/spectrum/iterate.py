@@ -28,6 +28,7 @@ from ...methods.loop import Progress, progress_bar
 from ...methods.power_iteration import power_iteration
 from ...operators import LinearOperator
 from ...operators.autograd import make_ready
+from ...operators.context import has_traced
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status, first_failure, known_status, state
 from ..common import (
@@ -343,7 +344,7 @@ def _sampled(xp: Any, run: Any) -> tuple[Found, Status | Array]:
 def check_visible(function: str, A: LinearOperator, method: str) -> None:
     """An error inside torch.func.vmap or torch.compile, where a run cannot see whether it has
     converged."""
-    if A.xp.name == "torch" and any(A.xp.is_traced(leaf) for leaf in A.arrays()):
+    if A.xp.name == "torch" and has_traced(A):
         raise MethodError(
             f"{function}: {method} looks at values, which torch.func.vmap and torch.compile hide. "
             "Give it the whole batch, "

@@ -27,10 +27,9 @@ from ...operators import (
     Sine,
     Sliced,
 )
-from ...operators.banded import pad_end
 from ...operators.batch import broadcast_batch
 from ...operators.context import broadcast_batches, given_context
-from ...operators.convolution import transform_on_grid
+from ...operators.convolution import periodic_column, transform_on_grid
 from ...operators.divided import can_transform, is_divided, parts_of
 from ...operators.tree import index_or_array
 from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL, Stiefel
@@ -271,14 +270,8 @@ def symbol(A: Any) -> Array:
 
     Of a real A those of opposite frequencies are conjugate, and here exactly so.
     """
-    xp, grid = A.xp, grid_of(A)
+    xp, (column, grid) = A.xp, periodic_column(A)
     axes = tuple(range(-len(grid), 0))
-    if isinstance(A, Circulant):
-        column = A.col
-    else:
-        kernel, origin = A._fitted()
-        column = pad_end(xp, kernel, grid, axes)
-        column = xp.roll(column, tuple(-o for o in origin), axis=axes) if any(origin) else column
     values = transform_on_grid(A, column, grid)
     return values if A.is_complex else 0.5 * (values + xp.conj(mirrored(xp, values, axes)))
 

@@ -9,11 +9,11 @@ from typing import Any
 from ... import autodiff
 from ...backends import Array, eye_like, inner_products, without_zeros
 from ...errors import MethodError, ShapeError
-from ...factors.applied import as_numpys
+from ...factors.applied import as_numpys, judged
 from ...factors.dense import probe_of
-from ...info import Info, recording, report, total
+from ...info import recording, report
 from ...operators import LinearOperator
-from ...status import Status, combine, failed, first_failure
+from ...operators.context import records_derivatives
 from ..common import ignore_float_errors, to_result_dtype, values_are_seen
 from .iterate import POWER_STEPS
 from .order import Asked, take_columns
@@ -38,10 +38,19 @@ def pairs_of_algorithm(asked: Asked, algorithm: Callable) -> tuple[Array, Linear
         right = residual <= method.tolerance(xp, A.dtype)
         if asked.is_hermitian:  # else one pair may be there twice
             right = right & _is_orthonormal(xp, V, method.tolerance(xp, A.dtype))
-    _report(xp, method, told, right, residual)
-    if A.arrays() and xp.is_differentiated(*A.arrays()):
+    report(judged(xp, method, told, right, residual, may_miss=True))
+    if A.arrays() and records_derivatives(A):
         values, V = (autodiff.pairs if asked.is_hermitian else autodiff.general_pairs)(A, values, V)
     return to_result_dtype(xp, values, A.dtype), asked.wrap(V)
+
+
+def residual_of_triplets(
+    xp: Any, A: LinearOperator, AH: LinearOperator, U: Array, s: Array, V: Array
+) -> Array:
+    """The larger of |A v - s u| and |A^H u - s v| for each triplet."""
+    right = xp.vector_norm(A @ V - U * s[..., None, :], axis=-2)
+    left = xp.vector_norm(AH @ U - V * s[..., None, :], axis=-2)
+    return xp.maximum(right, left)
 
 
 def triplets_of_algorithm(
@@ -58,14 +67,13 @@ def triplets_of_algorithm(
         s = xp.take_along_axis(s, order, axis=-1)
         U, V = (take_columns(xp, X, order) for X in (U, V))
         fixed = A.detach()
-        right = xp.vector_norm(fixed @ V - U * s[..., None, :], axis=-2)
-        left = xp.vector_norm(fixed.H @ U - V * s[..., None, :], axis=-2)
+        residual = residual_of_triplets(xp, fixed, fixed.H, U, s, V)
         size = xp.maximum(s[..., :1], _norm_from_below(xp, fixed, fixed.H)[..., None])
-        residual = xp.maximum(right, left) / without_zeros(xp, size)
+        residual = residual / without_zeros(xp, size)
         tol = method.tolerance(xp, A.dtype)
         fine = (residual <= tol) & _is_orthonormal(xp, U, tol) & _is_orthonormal(xp, V, tol)
-    _report(xp, method, told, fine, residual)
-    if A.arrays() and xp.is_differentiated(*A.arrays()):
+    report(judged(xp, method, told, fine, residual, may_miss=True))
+    if A.arrays() and records_derivatives(A):
         U, s, V = autodiff.triplets(A, U, s, V)
     return U, s, V
 
@@ -114,18 +122,3 @@ def _is_orthonormal(xp: Any, V: Array, tol: float) -> Array:
     """Whether V^H V = I, to the tolerance, with an axis for the columns."""
     G = inner_products(xp, V, V)
     return (xp.max(xp.abs(G - eye_like(xp, V)), axis=(-2, -1)) <= tol)[..., None]
-
-
-def _report(xp: Any, method: Any, told: Sequence[Info], right: Array, residual: Array) -> None:
-    """Report how good the answer is: a failure of the algorithm counts, as it may have missed some
-    of what was asked for."""
-    worst = combine(info._status for info in told)
-    finite = xp.all(xp.isfinite(residual))
-    status = first_failure(xp, (finite, Status.NONFINITE), (xp.all(right), Status.INACCURATE))
-    if failed(worst) is True and status is not Status.NONFINITE:
-        status = worst
-    iterations, matvecs = (
-        total(getattr(info, name) for info in told) for name in ("iterations", "matvecs")
-    )
-    message = "; ".join(dict.fromkeys(info.message for info in told if info.message))
-    report(Info(status, right, iterations, matvecs, residual, method=method.name, message=message))

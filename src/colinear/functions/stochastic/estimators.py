@@ -29,6 +29,7 @@ from ...methods.sampling import (
     worse,
 )
 from ...operators import LinearOperator
+from ...operators.context import kind_of
 from ...operators.scaled import beside
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status, combine, first_failure, users_level
@@ -68,10 +69,17 @@ def _whole(
     return value
 
 
-def scaled_estimate(f: Any, c: Any, A: LinearOperator, method: Any, event: int) -> Array:
+def is_stochastic(method: Any) -> bool:
+    """Whether a method that estimates is named."""
+    return method is not None and method.is_stochastic
+
+
+def times_scalar(f: Any, c: Any, A: LinearOperator, method: Any, event: int) -> Array:
     """c f(A)."""
-    value, info = f(A, method, info=True)
     c = beside(c, event)
+    if not is_stochastic(method):
+        return c * f(A, method)
+    value, info = f(A, method, info=True)
     size = abs(c) if namespace_of(c) is None else namespace_of(c).abs(c)
     report(
         info.replace(error=None if info.error is None else size * info.error, function="", rule="")
@@ -82,7 +90,7 @@ def scaled_estimate(f: Any, c: Any, A: LinearOperator, method: Any, event: int) 
 def added_estimates(
     f: Any, parts: Sequence[LinearOperator], method: Any, weights: Sequence[float]
 ) -> Array:
-    """Σ_i w_i f(A_i), of variance Σ_i w_i^2 σ_i^2."""
+    """Σ_i w_i f(A_i) of estimates, of variance Σ_i w_i^2 σ_i^2."""
     return _whole(
         f,
         parts,
@@ -94,10 +102,12 @@ def added_estimates(
     )
 
 
-def multiplied_estimates(
+def multiplied(
     f: Any, parts: Sequence[LinearOperator], method: Any, multiply: Callable[[Any, Any], Any]
 ) -> Array:
-    """∏_i f(A_i), of variance ∏ (v_i^2 + σ_i^2) - ∏ v_i^2 for independent factors."""
+    """∏_i f(A_i); of estimates of variance ∏ (v_i^2 + σ_i^2) - ∏ v_i^2 for independent factors."""
+    if not is_stochastic(method):
+        return reduce(multiply, [f(part, method) for part in parts])
     xp = parts[0].xp
 
     def combine_errors(values: list[Array], errors: list[Array]) -> Array:
@@ -127,7 +137,7 @@ def powers_of_estimates(
     """Sign and logarithm of ∏_i det(A_i)^p_i for positive definite parts, whose logarithms are
     estimated."""
     logarithm = added_estimates(f, parts, method, powers)
-    return A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device), logarithm
+    return A.xp.ones(A.batch_shape, **kind_of(A)), logarithm
 
 
 # Traces and diagonals estimated from products with random vectors: how the methods for them are

@@ -15,6 +15,7 @@ from ...backends import Array, is_array
 from ...errors import DerivativeWarning, MethodError
 from ...factors.function import FunctionOf
 from ...factors.inverse import Inverse
+from ...factors.iterated import one_of_each
 from ...info import Info, recording, report
 from ...methods import SLQ
 from ...methods.quadrature import combined
@@ -27,8 +28,10 @@ from ...methods.sampling import (
     draw,
     standard_error,
 )
-from ...operators import Diagonal, Identity, LinearOperator, LowRank, ScaledIdentity, Sum
+from ...operators import Diagonal, LinearOperator, LowRank, Sum
 from ...operators.autograd_products import directional, pullback
+from ...operators.context import kind_of
+from ...operators.sparse_algebra import DIAGONAL
 from ...preconditioners import as_preconditioner
 from ...properties import SELF_ADJOINT
 from ...status import Status, combine, deliver, failed
@@ -132,7 +135,8 @@ def _mean(
         R = directions(
             xp.fold_in(gen, 0), min(most, MOST_PROBES if method.probes else DEFAULT_PROBES)
         )
-        return traced_quadrature(A, M, one_of_each(A, R), method, f, logarithm, slope)
+        R = R if xp.is_functional or xp.is_traced(R) else one_of_each(xp, A, R)
+        return traced_quadrature(A, M, R, method, f, logarithm, slope)
     width = max(1, min(most, ROOM // (n * math.prod(batch))))
     if method.tol is not None:
         width = min(width, FEWEST * 2)
@@ -294,14 +298,14 @@ def sampled(
 ) -> tuple[Callable[[Any, tuple[int, ...]], Array], Array]:
     """For M = P^-1: a function that draws vectors P^1/2 w, w standard normal, and log det P."""
     xp = A.xp
-    normal = functools.partial(xp.normal, dtype=A.dtype, device=A._context.device)
+    normal = functools.partial(xp.normal, **kind_of(A))
     if isinstance(M, Diagonal):
         root = xp.sqrt(1 / xp.real(M.d))
         return lambda gen, shape: root[..., :, None] * normal(gen, shape), -determinant.logdet(M)
     P = M.A if isinstance(M, Inverse) else None
     terms = P.operands if isinstance(P, Sum) else ()
     low = [t for t in terms if isinstance(t, LowRank) and t.V is None and t.core is None]
-    flat = [t for t in terms if isinstance(t, (Diagonal, ScaledIdentity, Identity))]
+    flat = [t for t in terms if isinstance(t, DIAGONAL)]
     if P is None or len(low) != 1 or len(flat) != 1 or len(terms) != 2:
         raise MethodError(
             f"SLQ: the preconditioner {type(M).__name__} has no known determinant. Use Jacobi(), "
@@ -315,17 +319,6 @@ def sampled(
         return xp.matmul(U, normal(first, inner)) + root[..., :, None] * normal(second, shape)
 
     return drawn, determinant.logdet(in_context(P, A))
-
-
-def one_of_each(A: LinearOperator, R: Array) -> Array:
-    """R, of which torch.func.vmap over operators makes one for each: what is written in place
-    must have room for all."""
-    xp = A.xp
-    hidden = [leaf for leaf in A.arrays() if 0 not in leaf.shape and xp.is_traced(leaf)]
-    if xp.name != "torch" or not hidden or xp.is_traced(R):
-        return R
-    first = xp.reshape(hidden[0], (-1,))[0]
-    return R + xp.astype(xp.where(first == first, 0, 0), R.dtype)
 
 
 def prepared(

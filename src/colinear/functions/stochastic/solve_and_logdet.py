@@ -12,17 +12,18 @@ from ...backends import Array, is_array, namespace_of, program
 from ...dispatch import Choice, Cost, function
 from ...errors import MethodError, ShapeError
 from ...factors.inverse import Inverse
-from ...factors.iterated import solve_for_derivative
+from ...factors.iterated import one_of_each, solve_for_derivative
 from ...info import recording
 from ...methods import CG, SLQ, Auto, Cholesky, Method, fitting
 from ...methods.loop import show
 from ...methods.quadrature import LOOSEST, Solved, cg_quadrature
 from ...methods.sampling import DEFAULT_PROBES, standard_error
-from ...operators import Diagonal, Identity, Kernel, LinearOperator, ScaledIdentity, Sum
+from ...operators import Kernel, LinearOperator, Sum
 from ...operators.autograd import make_ready
-from ...operators.context import broadcast_batches
+from ...operators.context import broadcast_batches, kind_of
 from ...operators.kernel import how_kernels_multiply
 from ...operators.neutral import placed_beside
+from ...operators.sparse_algebra import DIAGONAL
 from ...operators.tree import inside_out
 from ...preconditioners import Nystrom
 from ...properties import SELF_ADJOINT
@@ -34,7 +35,7 @@ from ..solve import right_side, solve
 from ..solve.auto import iterated, iterates
 from ..solve.inverse import inv
 from .estimators import announce, computing_dtype, is_traced, meets, report_estimate
-from .quadrature import one_of_each, prepared, with_slope
+from .quadrature import prepared, with_slope
 from .quadrature_run import HOST, gauss, on_host, traced_gauss
 
 ROWS = 1000  # of T that are kept, where they are as many as there were steps
@@ -118,7 +119,7 @@ def usual(A: LinearOperator) -> Any:
     by products with a few vectors; else none."""
     terms = A.operands if isinstance(A, Sum) else ()
     kernels = [term for term in terms if any(isinstance(p, Kernel) for p in inside_out(term))]
-    flat = [term for term in terms if isinstance(term, (Diagonal, ScaledIdentity, Identity))]
+    flat = [term for term in terms if isinstance(term, DIAGONAL)]
     is_usual = len(kernels) == 1 and len(flat) == 1 and len(terms) == 2
     n, (least, most) = A.shape[-1], USUAL_RANKS
     return Nystrom(max(least, min(most, n // 100))) if is_usual and n > 10 * least else None
@@ -261,7 +262,8 @@ def _run(
     xp, count = A.xp, B.shape[-1]
     dtype = xp.result_type(B.dtype, R.dtype)
     together = xp.concat([xp.astype(B, dtype), xp.astype(R, dtype)], axis=-1)
-    together = one_of_each(A, together)
+    if not (xp.is_functional or xp.is_traced(together)):
+        together = one_of_each(xp, A, together)
     traced = is_traced(A) or xp.is_traced(together)
     rows = min(limit, TRACED_ROWS if traced else ROWS)
     with ignore_float_errors(xp):
@@ -346,4 +348,4 @@ def _quadratic_forms(xp: Any, solved: Solved, count: int, traced: bool) -> tuple
     j = max(1, min(int(solved.steps), alpha.shape[0]))
     a, b, lengths = on_host(xp, alpha)[:j], on_host(xp, beta)[:j], on_host(xp, length)
     values, *_ = gauss(HOST, a, b, lengths, LOG, n, xp.eps(length.dtype))
-    return xp.asarray(values, dtype=length.dtype, device=xp.device_of(length)), 0.0
+    return xp.asarray(values, **kind_of(length)), 0.0
