@@ -141,10 +141,10 @@ def _with_probe(xp: Any, B: Array | None, A: Array) -> Array:
     p = probe(xp, A.shape[-1], A.dtype if B is None else B.dtype, xp.device_of(A))
     if B is None:
         return p
-    if B.ndim > 2:
-        return xp.concat([B, xp.broadcast_to(p, (*B.shape[:-1], 1))], axis=-1)
-    # by columns, as LAPACK takes them
-    return xp.matrix_transpose(xp.concat([xp.matrix_transpose(each) for each in (B, p)], axis=-2))
+    if B.ndim == 2 and xp.hides_values:  # by columns, as torch's solves take and give them
+        p, B = map(xp.matrix_transpose, (p, B))
+        return xp.matrix_transpose(xp.concat([B, p], axis=-2))
+    return xp.concat([B, p if B.ndim == 2 else xp.broadcast_to(p, (*B.shape[:-1], 1))], axis=-1)
 
 
 # JAX runs programs of fewer than 1000 flops at once, others in a thread of their own (10 us). So the
