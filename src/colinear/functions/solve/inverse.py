@@ -92,7 +92,8 @@ def candidates(A: LinearOperator, method: Method) -> list[str]:
     if not isinstance(method, Auto):
         return [method.name if is_plain or not isinstance(method, LDL) else "LU"]
     names = ["LU", "QR"]
-    if A.properties & SELF_ADJOINT and is_plain and not any(map(A.xp.is_on_device, A.arrays())):
+    is_far = A.xp.hides_values and any(map(A.xp.is_on_device, A.arrays()))
+    if A.properties & SELF_ADJOINT and is_plain and not is_far:
         names.insert(0, "LDL")
     if A.properties & POSITIVE_SEMIDEFINITE or may_be_positive(A):
         names.insert(0, "Cholesky")
