@@ -93,7 +93,8 @@ def candidates(A: LinearOperator, method: Method) -> list[str]:
     if not isinstance(method, Auto):
         return [method.name if is_plain or not isinstance(method, LDL) else "LU"]
     names = ["LU", "QR"]
-    if A.properties & SELF_ADJOINT and is_plain and not any(map(A.xp.is_on_device, A.arrays())):
+    is_far = A.xp.hides_values and any(map(A.xp.is_on_device, A.arrays()))
+    if A.properties & SELF_ADJOINT and is_plain and not is_far:
         names.insert(0, "LDL")
     if A.properties & POSITIVE_SEMIDEFINITE or may_be_positive(A):
         names.insert(0, "Cholesky")
@@ -142,10 +143,10 @@ def _with_probe(xp: Any, B: Array | None, A: Array) -> Array:
     p = probe(xp, A.shape[-1], A.dtype if B is None else B.dtype, xp.device_of(A))
     if B is None:
         return p
-    if B.ndim > 2:
-        return xp.concat([B, xp.broadcast_to(p, (*B.shape[:-1], 1))], axis=-1)
-    # by columns, as LAPACK takes them
-    return xp.matrix_transpose(xp.concat([xp.matrix_transpose(each) for each in (B, p)], axis=-2))
+    if B.ndim == 2 and xp.hides_values:  # by columns, as torch's solves take and give them
+        p, B = map(xp.matrix_transpose, (p, B))
+        return xp.matrix_transpose(xp.concat([B, p], axis=-2))
+    return xp.concat([B, p if B.ndim == 2 else xp.broadcast_to(p, (*B.shape[:-1], 1))], axis=-1)
 
 
 # JAX runs programs of fewer than 1000 flops at once, others in a thread of their own (10 us). So the
