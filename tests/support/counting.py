@@ -15,7 +15,7 @@ from colinear.functions.determinant import bands
 from colinear.functions.solve import families, inverse
 
 FACTORISATIONS = (
-    "lu_factor cholesky ldl_factor qr qr_pivoted eigh eig eigvals eigvalsh svd svdvals"
+    "lu_factor cholesky cholesky_or_nan ldl_factor qr qr_pivoted eigh eig eigvals eigvalsh svd svdvals"
 ).split()
 
 
@@ -44,7 +44,7 @@ def _counted(places: list[tuple[Any, str]]) -> Iterator[Counter[str]]:
     def watch(name: str, f: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             nonlocal inside
-            found[name.removesuffix("_and_solve")] += not inside
+            found[name.removesuffix("_and_solve").removesuffix("_or_nan")] += not inside
             inside += 1
             try:
                 return f(*arguments, **options)

@@ -48,7 +48,6 @@ from ..common import (
     ignore_float_errors,
     may_be_positive,
     report_arrays,
-    seen_value,
     square_size,
     values_are_seen,
 )
@@ -214,12 +213,6 @@ def _is_plainly_right(xp: Any, A: Array, B: Array, X: Array, tol: float, broken:
     return bool(xp.all((growth < squares(xp, B[..., -1], axis=-1)) & (size > 1e-30)))
 
 
-def worst(xp: Any, status: Array) -> Status | None:
-    """The worst of a batch, None where it is not to be seen."""
-    values = seen_value(xp, status)
-    return None if values is None else Status(int(values.max(initial=0)))
-
-
 def solution(A: LinearOperator, B: Array | None, method: Method | None) -> Solution:
     """The solution of A X = B by the chain of factorisations; reports how it went."""
     chosen = fitting("solve", method, *FACTORISATIONS)
@@ -340,7 +333,8 @@ def _first_right(
         make = cholesky_or_lu if is_traced and is_free and name == "Cholesky" else MAKE[name]
         factor, broken, X = first or _factored(xp, name, A, B, make)
         first = None
-        judge = functools.partial(_judge, xp, A, B, tol, name, broken)
+        taken = name if make is MAKE[name] else "LU"  # which fails for a singular matrix alone
+        judge = functools.partial(_judge, xp, A, B, tol, taken, broken)
         status, residual, backward = judge(X)
         if not isinstance(status, Status):
             residual = residual if is_detailed() else None
