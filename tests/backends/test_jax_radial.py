@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -234,6 +235,21 @@ def test_a_program_that_cannot_be_written_at_full_size_is_left_for_blocks(with_c
     f = jax.jit(lambda X, V: co.Kernel(gp.rbf, X) @ V).trace(points(9, 2), points(9, 1))
     with pytest.warns(FallbackWarning, match="more than a program can have"):
         assert "triton" not in f.lower(lowering_platforms=("cuda",)).as_text()
+
+
+def test_programs_that_are_right_pass_their_trial(with_cuda, monkeypatch):
+    """Gradients of the roughest profile in one dimension are the hardest; a warning is an error."""
+
+    class Interpreted:
+        @staticmethod
+        def cotangents(fused, *arguments, **options):
+            return kernels.cotangents(replace(fused, is_interpreted=True), *arguments, **options)
+
+    monkeypatch.setattr(radial, "_kernels", lambda: Interpreted)
+    dtype = jnp.dtype("float32")
+    profile = radial.traced(gp.matern12.radial.profile, dtype, 0)
+    program = radial.Program(radial.Pull(radial.Fused(profile, dtype, False, False, False), 1))
+    assert radial.fault(program, *(points(50, 1) for _ in "GXV")) == ""
 
 
 def test_a_program_that_passes_its_trial_is_used(with_cuda, monkeypatch):

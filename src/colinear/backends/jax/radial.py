@@ -404,8 +404,11 @@ def trial(program: Program, shapes: tuple[tuple[int, ...], ...]) -> str:
         (TRIED_PARAMETER + 0 * x if number else x).astype(fused.dtype)
         for x, number in zip(matrices, is_number, strict=True)
     ]
+    last = 1 + program.rule.sets
+    far = [arrays[0], *(P + P.dtype.type(1) for P in arrays[1:last]), *arrays[last:]]
     try:
-        found, expected = (_evaluate(f, arrays) for f in (program.on_cuda, program.by_blocks))
+        both = program.on_cuda, program.by_blocks
+        found, expected = (_evaluate(f, arrays, far) for f in both)
         reason = _difference(fused, found, expected)
     except Exception as error:  # whatever it is, the blocks remain
         reason = _in_words(error)
@@ -434,14 +437,16 @@ def _few(program: Program, *arrays: Any) -> Iterator[tuple[int, ...]]:
         yield tuple(shape)
 
 
-def _evaluate(f: Callable, arrays: list[np.ndarray]) -> Any:
-    """f of these arrays on a CUDA device: at once, also while a program is traced."""
+def _evaluate(f: Callable, *samples: list[np.ndarray]) -> list[np.ndarray]:
+    """f of these arrays, near the origin and far from it, where other programs compute, on a CUDA
+    device: at once, also while a program is traced."""
     place = jax.sharding.SingleDeviceSharding(cuda_devices()[0])
-    likes = (jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place) for x in arrays)
-    return jax.device_get(jax.jit(f).lower(*likes).compile()(*arrays))
+    likes = (jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place) for x in samples[0])
+    compiled = jax.jit(f).lower(*likes).compile()
+    return [x for sample in samples for x in jax.device_get(compiled(*sample))]
 
 
-def _difference(fused: Fused, found: tuple, expected: tuple) -> str:
+def _difference(fused: Fused, found: list, expected: list) -> str:
     """What to say where results are not as near as they should be."""
     tolerance = TOLERANCES[2 if fused.is_half else np.dtype(fused.dtype).itemsize]
     for x, y in zip(found, expected, strict=True):

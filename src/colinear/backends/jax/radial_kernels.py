@@ -80,25 +80,34 @@ def product(fused: Fused, X: Any, Y: Any, V: Any, shape: tuple) -> Any:
 
 
 def cotangents(fused: Fused, X: Any, Y: Any, W: Any, V: Any, shape: tuple) -> tuple[Any, list]:
-    """2 (x_i Σ_j S_ij - Σ_j S_ij y_j), S = (W V^T) ∘ φ', and of each parameter θ the sum of
-    (W V^T) ∘ dφ/dθ."""
-    d = X.shape[1]
+    """2 Σ_j S_ij (x_i - y_j), S = (W V^T) ∘ φ', and of each parameter θ the sum of
+    (W V^T) ∘ dφ/dθ.
+
+    The former is 2 (x_i Σ_j S_ij - Σ_j S_ij y_j), with a product of matrices. Of few coordinates
+    differences are as quick, and lose nothing where S is large for near points.
+    """
+    (m, d), count = X.shape, len(shape)
     tile = tile_of_slopes(d, fused.dtype == jnp.float64)
+    has_few = d <= FEW_COORDINATES
+    rests = [()] * (count + d) if has_few else [*[()] * (count + 1), (power_of_two(d),)]
 
     def pull(*refs: Any) -> None:
         *points, w, v, numbers = refs[: -len(rests)]
         outs = refs[-len(rests) :]
-        close, one, *parameters = (numbers[i] for i in range(2 + len(shape)))
+        close, one, *parameters = (numbers[i] for i in range(2 + count))
         distances = measured(fused, tile, d, close, *points)
-        w, y = w[...], points[1]
+        w, x, y = w[...], *points[:2]
 
         def add(t: Any, sums: list) -> list:
             columns = pl.ds(t * tile.columns, tile.columns)
             G = times_transposed(fused, w, v[columns])  # W V^T
             slope, *others = slopes(one, fused.profile, distances(columns), *parameters)
-            S = G * slope
-            parts = [S.sum(1), *((G * other).sum(1) for other in others)]
-            parts.append(dot(fused, S, y[:, columns].T))
+            S, parts = G * slope, [(G * other).sum(1) for other in others]
+            if has_few:
+                pairs = ((x[c, :][:, None], y[c, columns][None, :]) for c in range(d))
+                parts += [(S * (x_c - y_c)).sum(1) for x_c, y_c in pairs]
+            else:
+                parts += [S.sum(1), dot(fused, S, y[:, columns].T)]
             return [added(sum_, part) for sum_, part in zip(sums, parts, strict=True)]
 
         zeros = [(jnp.zeros(out.shape, fused.dtype),) * 2 for out in outs]
@@ -106,10 +115,12 @@ def cotangents(fused: Fused, X: Any, Y: Any, W: Any, V: Any, shape: tuple) -> tu
         for out, (total, _) in zip(outs, found, strict=True):
             out[...] = total
 
-    rests = [*((),) * (1 + len(shape)), (power_of_two(d),)]
-    found = launch(fused, tile, pull, X, Y, [W], V, shape, rests)
-    sums, *others, moments = (x.sum((0, 1))[: len(X)] for x in found)
-    return 2 * (sums[:, None] * X - moments[:, :d]), [x.sum() for x in others]
+    every = launch(fused, tile, pull, X, Y, [W], V, shape, rests)
+    found = [x.sum((0, 1))[:m] for x in every]
+    by_shape, moved = [x.sum() for x in found[:count]], found[count:]
+    if has_few:
+        return 2 * jnp.stack(moved, axis=1), by_shape
+    return 2 * (moved[0][:, None] * X - moved[1][:, :d]), by_shape
 
 
 def launch(
