@@ -409,4 +409,6 @@ def main():
 if __name__ == "__main__":
     share_contexts()
     jax.config.update("jax_enable_x64", True)
+    # in a program JAX cannot know whether derivatives of a random svd are wanted, and warns
+    warnings.simplefilter("ignore", co.DerivativeWarning)
     main()
