@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..autodiff.determinants import slogdet_of_diagonal
-from ..backends import Array, Norm, adjoint, namespace_of
+from ..backends import Array, Norm, adjoint, inner_products, namespace_of
 from ..backends.numpy.linalg import are_below
 from ..backends.shared import permute_rows
 from ..operators import LinearOperator
@@ -142,7 +142,7 @@ class QRFactor(LinearOperator):
     def _matmat(self, X: Array) -> Array:
         """P R^-1 Q^H X"""
         xp = namespace_of(X)
-        Y = xp.solve_triangular(self.R, xp.matmul(adjoint(xp, self.Q), X), lower=False)
+        Y = xp.solve_triangular(self.R, inner_products(xp, self.Q, X), lower=False)
         return permute_rows(Y, xp.argsort(self.order, axis=-1))
 
     def _rmatmat(self, X: Array) -> Array:
@@ -398,14 +398,14 @@ def is_small_beside(tol: float, error: Any, size: Any) -> bool:
 
 def times_adjoint(xp: Any, L: Array) -> Callable[[Array], Array]:
     """p -> L L^H p"""
-    return lambda p: xp.matmul(L, xp.matmul(adjoint(xp, L), p))
+    return lambda p: xp.matmul(L, inner_products(xp, L, p))
 
 
 def mirrored(xp: Any, A: Array) -> Callable[[Array], Array]:
     """p -> H p for the Hermitian H whose lower triangle is that of A."""
     strict = xp.tril(A, -1)
     d = xp.astype(xp.real(xp.diagonal(A)), A.dtype)[..., None]
-    return lambda p: xp.matmul(strict, p) + d * p + xp.matmul(adjoint(xp, strict), p)
+    return lambda p: xp.matmul(strict, p) + d * p + inner_products(xp, strict, p)
 
 
 FEW = 4  # columns, which are looked at one by one

@@ -187,6 +187,11 @@ def host_value(xp: Any, x: Array) -> Any:
     return values if values is not None or xp.is_traced(x) else xp.to_numpy(x)
 
 
+def host_array(xp: Any, x: Array) -> Any:
+    """The values to compute with on the host, as NumPy's array."""
+    return np.asarray(host_value(xp, to_computing_dtype(xp, x)))
+
+
 def seen_value(xp: Any, x: Array) -> Any:
     """The values on the host; None where they are not to be looked at (`is_unseen`): under tracing,
     and on a device."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..backends import adjoint
+from ..backends import inner_products, matrix_inverse
 from ..dispatch import Pattern
 from ..operators import (
     Adjoint,
@@ -84,8 +84,8 @@ def complement(U: LinearOperator) -> LinearOperator:
     X, _, Yh = xp.svd(xp.stop_gradient(head))
     S, I = xp.matmul(X, Yh), xp.eye(r, **kind_of(M))
     W = xp.concat([head + S, M[..., r:, :]], axis=-2)
-    capacitance = I + xp.matmul(adjoint(xp, head), S)
-    core = -xp.lu_solve(*xp.lu_factor(capacitance), xp.broadcast_to(I, capacitance.shape))
+    capacitance = I + inner_products(xp, head, S)
+    core = -matrix_inverse(xp, capacitance)
     W, core = to_result_dtype(xp, W, U.dtype), to_result_dtype(xp, core, U.dtype)
     H = Sum(identity_like(U, m), LowRank(W, core=core))._claim(UNITARY | SELF_ADJOINT)
     return Sliced(H, slice(None), range(r, m))._claim(STIEFEL)

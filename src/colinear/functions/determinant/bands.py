@@ -114,7 +114,7 @@ def slogdet_sparse(A: Any, method: Any) -> Determinant:
 def is_large_and_seen(A: LinearOperator) -> bool:
     """Whether A is square, so large that the dense factorisation is slower, and its numbers can
     be seen."""
-    return A.shape[-1] == A.shape[-2] >= LARGE_TOEPLITZ and values_are_seen(A)
+    return is_square(A) and A.shape[-1] >= LARGE_TOEPLITZ and values_are_seen(A)
 
 
 @rule(

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...autodiff import resolvents
 from ...autodiff.kronecker import Grid
-from ...backends import Array
+from ...backends import Array, adjoint
 from ...dispatch import Choice, arrange, check_part, rule
 from ...factors.inverse import Inverse
 from ...info import report
@@ -212,7 +212,7 @@ def eigenvalues(A: LinearOperator) -> tuple[Array, tuple[Array, Array] | None]:
     M = dense(A)
     if not hermitian or 0 in M.shape:
         return xp.eigvals(M), None
-    gap = xp.max(xp.abs(M - xp.conj(xp.matrix_transpose(M))))
+    gap = xp.max(xp.abs(M - adjoint(xp, M)))
     fine = gap <= math.sqrt(xp.eps(M.dtype)) * xp.max(xp.abs(M))
     why = "A is not self-adjoint, as was claimed"
     report_status(xp, xp.where(fine, 0, int(Status.INACCURATE)), message=why)

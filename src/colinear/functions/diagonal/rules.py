@@ -11,7 +11,7 @@ import numpy as np
 
 from ...autodiff import resolvents
 from ...autodiff.kronecker import Grid
-from ...backends import Array, places_like
+from ...backends import Array, adjoint, places_like
 from ...dispatch import arrange, perform, rule
 from ...factors.function import RealPart
 from ...factors.inverse import Implicit, Inverse
@@ -235,7 +235,7 @@ def diag_dense_product(A: Any, method: Any) -> Array:
     # as columns, in which those of A^H A lie in memory
     if xp.is_functional:  # einsum would be many small products
         return xp.sum(xp.matrix_transpose(L) * R, axis=-2)
-    return xp.column_dot(xp.conj(xp.matrix_transpose(L)), R)
+    return xp.column_dot(adjoint(xp, L), R)
 
 
 @rule(diag, Product[Sparse, Sparse])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -22,11 +21,10 @@ from ..common import (
     outcome,
     report_finite,
     report_status,
-    smaller_side,
     square_size,
     to_result_dtype,
 )
-from ..solve.cost import lapack_cost
+from ..solve.cost import matrix_cost
 
 # --------------------------------------------------------------------------------------------------
 
@@ -73,8 +71,7 @@ def _chosen(
     like: Callable[[], Any],
 ) -> Choice:
     """The choice of the one factorisation that there is."""
-    size = math.prod(A.shape)
-    cost = lapack_cost(A, flops * smaller_side(A) * size, (16.0 if name == "QR" else 8.0) * size)
+    cost = matrix_cost(A, flops, 16.0 if name == "QR" else 8.0)
     return Choice(lambda: run(A), name, cost, identity, like)
 
 

@@ -21,7 +21,7 @@ from ...operators.sparse import from_coordinates
 from ...status import Status
 from ..common import (
     array_like,
-    host_value,
+    host_array,
     identity_like,
     is_square,
     is_traced_or_differentiated,
@@ -60,7 +60,7 @@ def lu_banded(A: Any, method: Any) -> Factors:
     xp, n, batch = A.xp, A.shape[-1], A.batch_shape
     below, above = band_widths(A)
     # each diagonal by itself: what is computed from them inside a traced program is traced
-    bands = lapack_band(A._map(partial(_on_host, xp)), below, below + above)
+    bands = lapack_band(A._map(partial(host_array, xp)), below, below + above)
     factor = get_lapack_funcs("gbtrf", (bands,))  # U above and the multipliers below, row exchanges
     each = [factor(bands[at], below, above)[:2] for at in np.ndindex(batch)]
     packed, swaps = (np.stack(parts).reshape(*batch, *parts[0].shape) for parts in zip(*each))
@@ -74,10 +74,6 @@ def lu_banded(A: Any, method: Any) -> Factors:
         return identity_like(A), Banded(list(map(put, rows)), range(0, -below - 1, -1), (n, n)), U
     order, L = _reordered(A, swaps, np.concatenate(rows, axis=-1), below)
     return Permutation(order, like=A).T, L, U
-
-
-def _on_host(xp: Any, d: Array) -> Any:
-    return np.asarray(host_value(xp, to_computing_dtype(xp, d)))
 
 
 def _reordered(A: Any, swaps: Any, entries: Any, below: int) -> tuple[Any, LinearOperator]:
@@ -181,7 +177,7 @@ def _lower_factor(data: Any, structure: Any) -> tuple[Any, Any, Any]:
 
 def _rows_on_host(A: Any) -> Any:
     """The values of each matrix of a batch."""
-    return _on_host(A.xp, A.data).reshape(-1, A.nnz)
+    return host_array(A.xp, A.data).reshape(-1, A.nnz)
 
 
 def _stacked(A: Any, entries: list[tuple[Any, Any, Any]]) -> Any:

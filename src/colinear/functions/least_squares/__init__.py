@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -49,7 +48,7 @@ from ..solve.auto import (
     iterated,
     try_least_squares,
 )
-from ..solve.cost import lapack_cost, least_squares_work, memory_to_form
+from ..solve.cost import least_squares_work, matrix_cost, memory_to_form
 from ..solve.inverse import rough_norms
 
 
@@ -287,9 +286,7 @@ def _by_trial(
 def _without_trial(A: LinearOperator, s: System, method: Method | None, chosen: Any) -> Choice:
     """The choice where iterations are not tried, or have been tried."""
     like = partial(solution_like, A, s.b)
-    m, n = max(A.shape[-2:]), smaller_side(A)
-    qr_flops = 2.0 * math.prod(A.batch_shape) * m * n * n
-    qr_cost = lapack_cost(A, qr_flops, 8.0 * math.prod(A.shape))
+    qr_cost = matrix_cost(A, 2.0, 8.0)
 
     def choice(name: str, why: str, solution: Solution, asked: Any) -> Choice:
         def like_asked() -> Array:

@@ -66,6 +66,7 @@ from ..orthonormal import (
     orthonormal,
 )
 from ..singular import cutoff, norm, relative_cutoff, svd
+from ..singular.rules import COMPOSED, SIMPLE
 from ..solve.cost import lapack_cost
 from ..spectrum.order import grid_of, is_periodic, reordered, symbol
 from ..spectrum.shift_invert import sampled_nullspace
@@ -236,10 +237,6 @@ def nullspace_orbits(A: Any, rtol: Any, method: Any) -> LinearOperator:
 # that of a Kronecker product is made of the null spaces and the row spaces of its factors.
 
 
-COMPOSED = Kronecker | BlockDiag | Block | Product | Scaled | Conjugate | Adjoint | Transpose
-SIMPLE = Diagonal | ScaledIdentity | LowRank | Zero | Projection | Circulant | Convolution
-
-
 def nothing(A: LinearOperator) -> LinearOperator:
     """The basis without vectors."""
     return first_columns(identity_like(A), 0)
@@ -248,7 +245,7 @@ def nothing(A: LinearOperator) -> LinearOperator:
 # --------------------------------------------------------------------------------------------------
 
 
-@rule(nullspace, orthonormal(COMPOSED, SIMPLE, MOVED))
+@rule(nullspace, orthonormal(COMPOSED | Block, SIMPLE, MOVED))
 @reports_nonfinite
 def nullspace_orthonormal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(Q) = {0} where Q^H Q = I"""

@@ -18,8 +18,8 @@ import numpy as np
 
 from ... import autodiff
 from ...backends import Array, adjoint, eye_like, matrix_inverse, without_zeros
-from ...dispatch import Choice, Cost, function
-from ...factors.dense import probe
+from ...dispatch import Choice, function
+from ...factors.dense import probe, probe_of
 from ...factors.function import from_eigenpairs
 from ...info import Info, report
 from ...methods import Auto, Eig, Eigh, Krylov, Method, fitting, roots
@@ -39,8 +39,8 @@ from ..common import (
     square_size,
     to_result_dtype,
 )
-from ..solve.cost import lapack_cost
-from ..spectrum import eig, shows_symmetry
+from ..solve.cost import matrix_cost
+from ..spectrum import eig
 from .krylov import cost as product_cost
 from .krylov import krylov_operator
 from .spectra import (
@@ -240,20 +240,40 @@ def by_matrix(A: LinearOperator, f: Scalar, chosen: Method) -> Choice:
         return _by_eigenbasis(A, True, lambda: by_unitary(A, f, chosen))
     if isinstance(chosen, Eig) or general is None:
         return _by_eigenbasis(A, False, lambda: _by_eigenvectors(A, f))
-    # the exponential is as good on a device, where nothing waits for it
-    if shows_symmetry(A) or (general is not exponential_of_matrix and _is_symmetric_on_device(A)):
+    # all entries are compared at once where they are there, and on a device, which is waited for once
+    is_exact = isinstance(A, Dense) or any(map(is_unseen, A.arrays()))
+    if _may_be_self_adjoint(A, is_exact, general is exponential_of_matrix):
         # not known to be self-adjoint, but plain to see
-        return _by_eigenbasis(A, True, lambda: by_unitary(A._claim(SELF_ADJOINT), f, chosen))
+        return _by_eigenbasis(A, True, lambda: _by_symmetry(A, f, chosen, general, is_exact))
     run, why = lambda: _by_general(A, dense(A), general), "A is not known to be self-adjoint"
-    return Choice(run, name, _cost(A, 30.0, 32.0), why, partial(identity_like, A))
+    return Choice(run, name, matrix_cost(A, 30.0, 32.0), why, partial(identity_like, A))
 
 
-def _is_symmetric_on_device(A: LinearOperator) -> bool:
-    """Whether a matrix on a device, which is waited for, is that of its adjoint."""
-    xp, M = A.xp, A.A if isinstance(A, Dense) else None
-    if M is None or not is_unseen(M) or is_traced_or_differentiated(xp, M):
-        return False
-    return bool(xp.to_numpy(xp.all(M == adjoint(xp, M))))
+def _may_be_self_adjoint(A: LinearOperator, is_exact: bool, is_exponential: bool) -> bool:
+    """Whether the entries of A are those of its adjoint (`is_exact`), or two products agree with
+    that, X^T A X = (X^T A X)^H: no matrix is formed before it is used."""
+    xp, x = A.xp, probe_of(A)
+    X = None if is_exact else xp.concat([x, xp.flip(x, axis=-2)], axis=-1)
+    M = dense(A) if X is None or 0 in A.shape else A @ X
+    if is_traced_or_differentiated(xp, M) or (is_exponential and is_unseen(M)):
+        return False  # the exponential is as good on a device, where nothing waits for it
+    if X is None:
+        return bool(xp.to_numpy(xp.all(M == adjoint(xp, M))))
+    scale = math.sqrt(xp.eps(A.dtype)) * A.shape[-1] * xp.max(xp.abs(M))
+    with ignore_float_errors(xp):
+        M = xp.matmul(xp.matrix_transpose(X), M)
+        return bool(xp.to_numpy(xp.all(xp.abs(M - adjoint(xp, M)) <= scale)))
+
+
+def _by_symmetry(
+    A: LinearOperator, f: Scalar, chosen: Method, general: General, is_shown: bool
+) -> LinearOperator:
+    """f of the matrix through its eigenvectors, if its entries are those of its adjoint, as may be
+    shown."""
+    xp, M = A.xp, dense(A)
+    if not (is_shown or xp.to_numpy(xp.all(M == adjoint(xp, M)))):
+        return _by_general(A, M, general)
+    return by_unitary(Dense(xp.astype(M, A.dtype))._claim(SELF_ADJOINT), f, chosen)
 
 
 def general_of(f: Scalar) -> tuple[str, General | None]:
@@ -286,14 +306,8 @@ def _by_eigenbasis(
     like = partial(identity_like, A)
     if is_hermitian:
         why = "A is known to be self-adjoint: f(A) = Q f(Λ) Q^H"
-        return Choice(run, "Eigh", _cost(A, 10.0, 16.0, "Eigh"), why, like)
-    return Choice(run, "Eig", _cost(A, 30.0, 32.0, "Eig"), "f(A) = V f(Λ) V^-1", like)
-
-
-def _cost(A: LinearOperator, products: float, bytes_held: float, name: str = "") -> Cost:
-    """Of an algorithm on the matrix, by so many products of matrices."""
-    size = math.prod(A.shape)
-    return lapack_cost(A, products * A.shape[-1] * size, bytes_held * size, name)
+        return Choice(run, "Eigh", matrix_cost(A, 10.0, 16.0, "Eigh"), why, like)
+    return Choice(run, "Eig", matrix_cost(A, 30.0, 32.0, "Eig"), "f(A) = V f(Λ) V^-1", like)
 
 
 def by_unitary(A: LinearOperator, f: Scalar, method: Method) -> LinearOperator:

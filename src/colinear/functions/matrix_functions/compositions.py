@@ -37,6 +37,7 @@ from ...status import Status
 from ..common import (
     identity_like,
     in_context,
+    is_square,
     operands_in_context,
     peek_at,
     reciprocal,
@@ -204,7 +205,7 @@ def of_inverse(A: Any, call: Call) -> LinearOperator:
 
 def scalar_is_positive(A: Any) -> bool:
     """Whether the scalar is seen to be positive (and A to be square)."""
-    return A.shape[-1] == A.shape[-2] and _is_positive(A.scalar)
+    return is_square(A) and _is_positive(A.scalar)
 
 
 def _is_positive(c: Any) -> bool:

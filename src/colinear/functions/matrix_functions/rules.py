@@ -42,6 +42,7 @@ from ...status import Status, is_unseen
 from ..common import (
     array_like,
     host_value,
+    is_square,
     report_all,
     reports_nonfinite,
     seen_value,
@@ -367,7 +368,7 @@ def _of_gram_matrix(A: Any, c: Any, term: Any, f: Scalar, a: Any = 1.0) -> Linea
 
 def rank_is_below_half(A: Any) -> bool:
     """Whether A is square and twice the rank of its low-rank term below its size."""
-    return A.shape[-1] == A.shape[-2] and 0 < 2 * min(ranks(low_rank_term(A))) < A.shape[-1]
+    return is_square(A) and 0 < 2 * min(ranks(low_rank_term(A))) < A.shape[-1]
 
 
 @rules((exp, power), LowRank, when=rank_is_below_half)

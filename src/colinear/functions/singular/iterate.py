@@ -20,6 +20,7 @@ from ...methods.basis import all_finite, every
 from ...methods.singular import golub_kahan, randomized_svd
 from ...operators import Dense, LinearOperator, LowRank, Product, Sum
 from ...operators.autograd import make_ready
+from ...operators.context import records_derivatives
 from ...operators.scaled import unscaled
 from ...operators.sparse_algebra import times
 from ...operators.streamed import triangle_by_rows
@@ -122,8 +123,7 @@ def iterative_triplets(
     info = check_inner_failures(info, fixed.H, U, dropped)
     if report_run(info, otherwise) and otherwise is not None:
         return otherwise()
-    leaves = A.arrays()
-    if leaves and xp.is_differentiated(*leaves):
+    if records_derivatives(A):
         if is_random:  # near triplets of A, whose derivatives these are
             far = xp.stop_gradient(residual) > math.sqrt(xp.eps(dtype))
             xp.warn_later(far, UNSETTLED, category=DerivativeWarning)

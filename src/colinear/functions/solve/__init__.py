@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...backends import Array, namespace_of
+from ...backends import Array, namespace_of, without_zeros
 from ...dispatch import Choice, Cost, Rule, algorithm_of, function, why_whole
 from ...errors import ShapeError
 from ...factors.inverse import Implicit, Inverse
@@ -451,9 +451,8 @@ def relative_residual(xp: Any, R: Array, B: Array) -> Array:
         largest = xp.max(xp.abs(B), axis=-2, keepdims=True)
         scale = xp.where((largest > 0) & (largest < float("inf")), largest, 1)
         r, b = squares(xp, R / scale), squares(xp, B / scale)
-        return xp.sqrt(r / xp.where(b == 0, 1, b))
-    size = column_norms(xp, B)
-    return column_norms(xp, R) / xp.where(size == 0, 1, size)
+        return xp.sqrt(r / without_zeros(xp, b))
+    return column_norms(xp, R) / without_zeros(xp, column_norms(xp, B))
 
 
 solve = function(

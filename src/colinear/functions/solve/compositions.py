@@ -158,7 +158,7 @@ DEARER = 4  # times the cost of the cheapest block, for one that is better condi
 def has_a_cheap_pivot(A: Any) -> bool:
     """Whether A is square, and some block is zero or has a rule of its own to be inverted by; not
     where the blocks are many and so small that one matrix is factored sooner."""
-    if A.shape[-1] != A.shape[-2] or not 1 < len(A.blocks) == len(A.blocks[0]):
+    if not is_square(A) or not 1 < len(A.blocks) == len(A.blocks[0]):
         return False
     are_small = len(A.blocks) >= MANY_BLOCKS and A.shape[-1] <= SMALL_BLOCK_ROWS * len(A.blocks)
     if are_small and fits_as_a_whole(A):

@@ -24,7 +24,7 @@ from ...operators.autograd import make_ready
 from ...operators.tree import inside_out
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...rates import LONG_CALL_S, calibrate_once, memory_to_form, rates_of, rows_in_memory
-from ..common import is_stored
+from ..common import is_square, is_stored
 
 # What a factorisation and an iteration would cost: the numbers by which `Auto` decides between
 # them, in seconds, which the rates of this machine (`rates.py`) make of unlike kinds of work.
@@ -63,6 +63,13 @@ def lapack_cost(A: LinearOperator, flops: float, memory: float, name: str = "") 
     seconds = rates_of(A).factor(flops, min(A.shape[-2:])) / PACE.get(name, 1.0)
     seconds += formed / (2 * product_rate(A)) if formed else 0.0
     return Cost(formed + flops, memory, seconds)
+
+
+def matrix_cost(A: LinearOperator, flops: float, bytes_held: float, name: str = "") -> Cost:
+    """The cost of an algorithm on the matrix that takes so many flops for each entry and each
+    column (or row, if these are fewer), and so many bytes for each entry."""
+    size = math.prod(A.shape)
+    return lapack_cost(A, flops * min(A.shape[-2:]) * size, bytes_held * size, name)
 
 
 PART_OF_CALL = (
@@ -155,7 +162,7 @@ def iterated_work(A: LinearOperator, columns: int = 1, products: float | None = 
 def usual_products(A: LinearOperator, guess: float) -> float:
     """How many products an iteration is expected to take, for forecasts: of a sparse matrix by its
     pattern and its entries, of any other the guess."""
-    if not isinstance(A, Sparse) or A.shape[-2] != A.shape[-1] or 0 in (A.nnz, *A.shape):
+    if not isinstance(A, Sparse) or not is_square(A) or 0 in (A.nnz, *A.shape):
         return guess
     estimated_fill(A.structure)
     # CG needs 2.2 steps for each level of a grid, of whatever dimension, as measured

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import Array
+from ...backends import Array, positive_or_one
 from ...dispatch import Choice, check_part, perform
 from ...factors.dense import probe_of
 from ...factors.runs import multiplies_by_iteration
@@ -224,7 +224,7 @@ def growth(A: LinearOperator, W: Array, U: Array) -> Array:
         return xp.ones(())
     with ignore_float_errors(xp):
         sizes = _norms(xp, U)
-        return _finite(xp, size_of(A) * xp.max(_norms(xp, W) / xp.where(sizes > 0, sizes, 1)))
+        return _finite(xp, size_of(A) * xp.max(_norms(xp, W) / positive_or_one(xp, sizes)))
 
 
 def size_of(A: LinearOperator) -> Array:
@@ -320,7 +320,7 @@ def _weakness(D: Any, low_rank: Any, power: float) -> tuple[Array, Array]:
         s = xp.minimum(s, xp.sort(size, axis=-1)[..., rank : rank + 1])  # q
     weak = (size < xp.eps(D.dtype) ** power * s) | (size == 0)
     largest = xp.max(size, axis=-1, keepdims=True)
-    return weak, xp.where(s > 0, s, xp.where(largest > 0, largest, 1))
+    return weak, xp.where(s > 0, s, positive_or_one(xp, largest))
 
 
 def _row_sizes(low_rank: Any) -> Array:

@@ -61,9 +61,11 @@ from ...status import Status, is_unseen
 from ..common import (
     MARGIN,
     have_failed,
+    host_array,
     host_value,
     identity_like,
     ignore_float_errors,
+    is_square,
     largest_rank,
     reaches_host,
     reciprocal,
@@ -143,7 +145,7 @@ def inv_projection(A: Any, method: Any) -> LinearOperator:
 
 def rank_is_below_size(A: Any) -> bool:
     """Whether the factors are too narrow for an invertible matrix."""
-    return A.shape[-1] == A.shape[-2] and largest_rank(A) < A.shape[-1]
+    return is_square(A) and largest_rank(A) < A.shape[-1]
 
 
 @rule(inv, LowRank, when=rank_is_below_size)
@@ -204,7 +206,7 @@ def inv_banded(A: Any, method: Any) -> LinearOperator:
     # JAX compiles anew for factors that the host keeps, and a device would wait for each use of
     # them, so these eliminate for each block of columns
     if not (xp.is_functional or is_unseen(band) or 0 in A.shape):
-        values = np.asarray(host_value(xp, to_computing_dtype(xp, band)))
+        values = host_array(xp, band)
         with contextlib.suppress(ArithmeticError):
             lu = BandedLU(values.reshape(*values.shape[:-2], -1), A.shape[-1], *widths)
             factor = Implicit._of(A, FixedFactor._of(lu, "N", A.shape, A._context), None)
@@ -421,7 +423,7 @@ def eliminate_sparse(A: Any, method: Any) -> LinearOperator:
         in_program = SparseInverse._of(to_computing_dtype(xp, A.data), solver, "N")
         report_growth(A, in_program, (A.data,))
         return Inverse(A, Implicit._of(A, in_program, None))
-    if not np.isfinite(host_value(xp, to_computing_dtype(xp, A.data))).all():
+    if not np.isfinite(host_array(xp, A.data)).all():
         return no_inverse(A, Info(Status.NONFINITE, method="SuperLU"))
     found = eliminated(A)
     if found is not None:
@@ -435,7 +437,7 @@ def eliminate_sparse(A: Any, method: Any) -> LinearOperator:
 def eliminated(A: Sparse) -> LinearOperator | None:
     """The inverse by sparse elimination; None where a pivot is zero. Reports how large it is."""
     xp, structure = A.xp, A.structure
-    values = np.asarray(host_value(xp, to_computing_dtype(xp, A.data)))
+    values = host_array(xp, A.data)
     definite = looks_definite(A)
     for symmetric in (True, False) if definite or structure.is_symmetric else (False,):
         ways = definite and symmetric, symmetric
@@ -459,7 +461,7 @@ def eliminated(A: Sparse) -> LinearOperator | None:
 def is_assembled(A: Any, method: Any = None) -> bool:
     """Whether the choice is ours, and few products show that A is a sparse matrix, or will when a
     program runs."""
-    if not is_automatic(method) or A.shape[-1] != A.shape[-2]:
+    if not is_automatic(method) or not is_square(A):
         return False
     if assembled(A) is not None:
         return True

@@ -52,7 +52,7 @@ from ..common import (
     values_are_seen,
 )
 from .auto import apply_method, is_iterative, iterate, iterated, iterates
-from .cost import dense_work, itemsize, lapack_cost, largest_dense, why_first
+from .cost import dense_work, itemsize, largest_dense, matrix_cost, why_first
 from .trials import attempt, attempts
 
 # --------------------------------------------------------------------------------------------------
@@ -123,9 +123,7 @@ _FLOPS = {"Cholesky": 1 / 3, "LDL": 1 / 3, "LU": 2 / 3, "QR": 4 / 3}
 
 def factorisation_cost(A: LinearOperator, name: str) -> Cost:
     """What it costs to factor the matrix, in place, by the factorisation of this name."""
-    size = math.prod(A.shape)
-    flops = _FLOPS[name] * A.shape[-1] * size
-    return lapack_cost(A, flops, float(itemsize(A)) * size, name)
+    return matrix_cost(A, _FLOPS[name], float(itemsize(A)), name)
 
 
 ONE_TRIANGLE = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import Array, adjoint, matrix_inverse, namespace_of
+from ...backends import Array, adjoint, hermitian, matrix_inverse, namespace_of
 from ...dispatch import Choice, rule
 from ...factors.function import from_eigenpairs
 from ...factors.inverse import Inverse
@@ -241,7 +241,7 @@ def pencil(
     L, ok = xp.cholesky(dense_part(C, whole))
     report_failure(xp, (ok, Status.NOT_POSITIVE_DEFINITE), message=f"In {C._expression()}")
     middle = between_inverses(xp, L, dense_part(B, whole))
-    values, Q = xp.eigh((middle + adjoint(xp, middle)) / 2)
+    values, Q = xp.eigh(hermitian(xp, middle))
     ones = xp.ones(values.shape, **kind_of(values))
     return values, ones, Dense(xp.solve_triangular(L, Q, adjoint=True))
 

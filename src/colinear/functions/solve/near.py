@@ -41,7 +41,7 @@ from ...operators.rewrites import DEFINITE
 from ...operators.sparse_algebra import DIAGONAL, SHIFT
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import is_unseen
-from ..common import have_failed, in_context, is_half
+from ..common import have_failed, in_context, is_half, is_square
 from .auto import preconditioners
 
 FAST = Kronecker | KroneckerSum | Circulant | Convolution | Tridiagonal | Banded | BlockDiag
@@ -75,8 +75,7 @@ def _blocks_on_diagonal(A: Any) -> Iterator[LinearOperator]:
     inverses of all cost a quarter of that of A, or less."""
     blocks = [row[i] for i, row in enumerate(A.blocks) if i < len(row)]
     if len(blocks) == len(A.blocks) == len(A.blocks[0]) and all(
-        B.shape[-2] == B.shape[-1] and SMALLEST_BLOCK <= B.shape[-1] <= A.shape[-1] / 2
-        for B in blocks
+        is_square(B) and SMALLEST_BLOCK <= B.shape[-1] <= A.shape[-1] / 2 for B in blocks
     ):
         yield BlockDiag(*(B._claim(A.properties & DEFINITE) for B in blocks))
 
@@ -87,7 +86,7 @@ def fast_form(A: Any) -> LinearOperator | None:
     if isinstance(A, Scaled):
         inner = fast_form(A.A)
         return None if inner is None else Scaled(A.scalar, inner)
-    if isinstance(A, Toeplitz) and A.shape[-1] == A.shape[-2]:
+    if isinstance(A, Toeplitz) and is_square(A):
         xp, n = A.xp, A.shape[-1]
         row = xp.conj(A.col) if A.row is None else A.row
         back = xp.concat([row[..., :1], xp.flip(row[..., 1:], axis=-1)], axis=-1)  # t_(k - n)

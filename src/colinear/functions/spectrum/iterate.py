@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ... import autodiff
 from ...backends import Array, eye_like, inner_products, positive_or_one, program, without_zeros
 from ...errors import MethodError
 from ...factors.runs import check_inner_failures
@@ -35,7 +34,6 @@ from ..common import (
     host_value,
     ignore_float_errors,
     is_half,
-    to_result_dtype,
 )
 from .order import Asked, by_key, take_columns
 from .shift_invert import (
@@ -418,11 +416,7 @@ def iterative_pairs(
     info = check_inner_failures(info, A, xp.stop_gradient(found.vectors), dropped)
     if report_run(info, otherwise) and otherwise is not None:
         return otherwise()
-    values, V = found.values, found.vectors
-    leaves = A.arrays()
-    if leaves and xp.is_differentiated(*leaves):
-        values, V = (autodiff.pairs if asked.is_hermitian else autodiff.general_pairs)(A, values, V)
-    return to_result_dtype(xp, values, A.dtype), asked.wrap(V)
+    return asked.attached(found.values, found.vectors)
 
 
 def _message(asked: Asked, found: Found, status: Any, converged: Array) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ... import autodiff
 from ...backends import Array, get, namespace_of, places_like, program, zeros_like
 from ...dispatch import Cost
 from ...methods import LOBPCG, SVRG, Arnoldi, Lanczos, Method
@@ -28,7 +29,7 @@ from ...operators import (
     Sliced,
 )
 from ...operators.batch import broadcast_batch
-from ...operators.context import broadcast_batches, given_context
+from ...operators.context import broadcast_batches, given_context, records_derivatives
 from ...operators.convolution import periodic_column, transform_on_grid
 from ...operators.divided import can_transform, is_divided, parts_of
 from ...operators.tree import index_or_array
@@ -42,7 +43,7 @@ from ..common import (
     values_are_seen,
 )
 from ..orthonormal import first_columns
-from ..solve.cost import lapack_cost, largest_dense, products_cost
+from ..solve.cost import largest_dense, matrix_cost, products_cost
 from .shift_invert import is_cheap, suits_jacobi
 
 Pairs = tuple[Array, LinearOperator]
@@ -115,6 +116,13 @@ class Asked(NamedTuple):
         order = self.order(values)
         found = xp.take_along_axis(values, order[..., : self.k], axis=-1)
         return found, reordered(vectors, order, self.k)
+
+    def attached(self, values: Array, V: Array) -> Pairs:
+        """Pairs that were found by products, with their derivatives, as they are returned."""
+        A, pairs = self.A, autodiff.pairs if self.is_hermitian else autodiff.general_pairs
+        if records_derivatives(A):
+            values, V = pairs(A, values, V)
+        return to_result_dtype(A.xp, values, A.dtype), self.wrap(V)
 
     def wrap(self, V: Array) -> LinearOperator:
         """Columns that were computed, as the eigenvectors that are returned."""
@@ -323,9 +331,8 @@ def automatic(asked: Asked) -> Method | None:
 
 def dense_cost(A: LinearOperator, is_hermitian: bool) -> Cost:
     """What the eigenpairs of the matrix cost, with the matrix itself."""
-    n, size = A.shape[-1], math.prod(A.shape)
     flops, name = (9.0, "Eigh") if is_hermitian else (25.0, "Eig")
-    return lapack_cost(A, flops * n * size, 16.0 * size, name)
+    return matrix_cost(A, flops, 16.0, name)
 
 
 def expected_cost(A: LinearOperator, k: int, method: Any) -> Cost:

@@ -14,7 +14,7 @@ from ...factors.dense import probe_of
 from ...info import recording, report
 from ...operators import LinearOperator
 from ...operators.context import records_derivatives
-from ..common import ignore_float_errors, to_result_dtype, values_are_seen
+from ..common import ignore_float_errors, values_are_seen
 from .iterate import POWER_STEPS
 from .order import Asked, take_columns
 
@@ -39,9 +39,7 @@ def pairs_of_algorithm(asked: Asked, algorithm: Callable) -> tuple[Array, Linear
         if asked.is_hermitian:  # else one pair may be there twice
             right = right & _is_orthonormal(xp, V, method.tolerance(xp, A.dtype))
     report(judged(xp, method, told, right, residual, may_miss=True))
-    if A.arrays() and records_derivatives(A):
-        values, V = (autodiff.pairs if asked.is_hermitian else autodiff.general_pairs)(A, values, V)
-    return to_result_dtype(xp, values, A.dtype), asked.wrap(V)
+    return asked.attached(values, V)
 
 
 def residual_of_triplets(
@@ -73,7 +71,7 @@ def triplets_of_algorithm(
         tol = method.tolerance(xp, A.dtype)
         fine = (residual <= tol) & _is_orthonormal(xp, U, tol) & _is_orthonormal(xp, V, tol)
     report(judged(xp, method, told, fine, residual, may_miss=True))
-    if A.arrays() and records_derivatives(A):
+    if records_derivatives(A):
         U, s, V = autodiff.triplets(A, U, s, V)
     return U, s, V
 
