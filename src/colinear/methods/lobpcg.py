@@ -6,8 +6,10 @@ residuals W, and the directions P of the step before.
 
 Differs from the paper: the basis is kept orthonormal, and P orthogonal to X, as Hetmaniuk and
 Lehoucq (2006) and Duersch, Shao, Yang and Gu (2018) found necessary; directions of W that are
-rounding errors are dropped (SVQB, Stathopoulos and Wu 2002). Locking is soft: a pair that has
-converged stays in X and adds no residual. Batches advance together.
+rounding errors are dropped (SVQB, Stathopoulos and Wu 2002). W is made orthonormal twice, by its
+products with the basis alone: the first are summed together with the norms of the residuals, the
+second together with S^H A S, whose small matrices then do what the basis would have to. Locking is
+soft: a pair that has converged stays in X and adds no residual. Batches advance together.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from .vectors import LinearMap, State
 ROUNDING = 100  # roundings up to which what is left of a unit vector counts as zero
 # roundings of the norm of A that a residual has in any case, since A X follows the recurrence
 FLOOR = 100
-# of the square of a direction, which what is outside of span [X, P] must be for one pass to do
+# of the square of a direction, which its part outside span [X, P] must have for one pass to do
 LEFT = 1e-2
 DISTINCT = 0.1  # of the square of a direction, made orthonormal once, which must be left then
 HUGE = 1e3  # times the norm of A: where values of dropped directions go, out of the way
@@ -144,7 +146,7 @@ def lobpcg(
     def judged(s: LOBPCGState) -> LOBPCGState:
         """The state after an iteration, by its blocks and values."""
         unit = positive_or_one(xp, s.size)[..., None]
-        X, AX = s.Q[..., :block], s.AQ[..., :block] / unit[..., None]
+        X, AX = s.Q[..., :block], s.AQ[..., :block] / unit[..., None]  # in units of |A|
         R = AX - X * (s.values / unit)[..., None, :]
         # the preconditioner, which is near A^-1, is of the size of 1 / |A|
         s.W = R if precondition is None else unit[..., None] * precondition(R)
