@@ -16,7 +16,7 @@ itself would take twice as many exchanges.)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .. import backends
@@ -30,8 +30,13 @@ Spread = tuple[Any, str]  # a mesh of devices, and the axis of it over which row
 
 
 def is_divided(A: Any, xp: Any) -> bool:
-    """Whether products of A with arrays of this framework are divided over a mesh."""
-    return A.spread is not None and xp is not backends.get("numpy")  # which has no meshes
+    """Whether products of A with arrays of this framework are divided over a mesh of it."""
+    return A.spread is not None and backends.mesh_module(A.spread[0]).__package__ == xp.__name__
+
+
+def common_spread(parts: Iterable[Any]) -> Spread | None:
+    """The mesh over which the first of these that is divided is divided."""
+    return next((s for A in parts if (s := getattr(A, "spread", None)) is not None), None)
 
 
 def parts_of(spread: Spread) -> int:

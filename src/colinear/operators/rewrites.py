@@ -29,6 +29,7 @@ from .block import BlockDiag
 from .context import kind_of
 from .convolution import Convolution, of_spectrum, periodic_spectrum
 from .diagonal import Diagonal, Identity, ScaledIdentity, scalar_of
+from .divided import common_spread
 from .kronecker import Kronecker, KroneckerSum, differing_factors, kronecker_terms
 from .lowrank import LowRank
 from .product import Product
@@ -254,7 +255,7 @@ def sum_of_toeplitz(A: Any) -> LinearOperator:
         total = functools.reduce(operator.add, lines)
         return total if total.shape == shape else xp.broadcast_to(total, shape)
 
-    spread = next((s for _, T in parts if (s := getattr(T, "spread", None))), None)
+    spread = common_spread(T for _, T in parts)
     if not any(isinstance(T, Toeplitz | Convolution) for _, T in parts):
         return Circulant._of(add(_column), spread)
     is_mirrored = A.properties & SELF_ADJOINT and all(
@@ -329,8 +330,8 @@ def circulant_of_circulants(A: Any) -> LinearOperator:
         known.append((C, periodic_spectrum(C.to(dtype=A.dtype))[0]))
         return known[-1][1]
 
-    spread = next((s for B in generators(A) if (s := getattr(B, "spread", None))), None)
-    return of_spectrum(A, evaluate(A, eigenvalues, len(grid)), grid, spread)
+    values = evaluate(A, eigenvalues, len(grid))
+    return of_spectrum(A, values, grid, common_spread(generators(A)))
 
 
 # --------------------------------------------------------------------------------------------------
