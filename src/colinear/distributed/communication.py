@@ -256,7 +256,7 @@ def describe(A: LinearOperator, gathered: dict[str, float]) -> str:
     what = [way.format(" + ".join(map(str, sizes))) for way, sizes in ways if sizes]
     lines.append(
         f"a product with a vector cut by rows {', '.join(what) or 'sends nothing'}"
-        f"{' numbers' if what else ''}; a step of CG adds 2 sums of 1"
+        f"{' numbers' if what else ''}; a step of CG adds 2 sums of 1 (one of 2 with single_reduction)"
     )
     if sent.repeated:
         names = ", ".join(dict.fromkeys(sent.repeated))
