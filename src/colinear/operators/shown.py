@@ -5,7 +5,7 @@ remembered for one call."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -59,14 +59,15 @@ def _shown_beyond(A: LinearOperator) -> Any:
     return None if found is A else found
 
 
-def look_at_matrices(operators: Iterable[Any]) -> None:
+def look_at_matrices(operators: Sequence[Any]) -> None:
     """See which of these stored matrices equal their adjoints, those of a device by one wait for
     all, so that `with_symmetry_of_entries` knows for the rest of the call. In a block `deferred`
     nothing waits for a device."""
-    unseen = {id(A): A for A in operators if _is_matrix_elsewhere(A)}.values()
+    unseen = [A for A in operators if _is_matrix_elsewhere(A)]
     if not unseen or state.waiting is not None:
         return
-    xp = next(iter(unseen)).xp
+    unseen = list({id(A): A for A in unseen}.values())
+    xp = unseen[0].xp
     held = [xp.stop_gradient(A.A) for A in unseen]
     found = xp.fetch([xp.all(M == adjoint(xp, M)) for M in held])
     for A, is_symmetric in zip(unseen, found):

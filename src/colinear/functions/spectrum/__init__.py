@@ -330,7 +330,7 @@ def common_factors(A: LinearOperator) -> list[Any] | None:
         terms.append(K)
     if len({tuple([factor.shape[-1] for factor in K.operands]) for K in terms}) != 1:
         return None
-    look_at_matrices(X for K in terms for factor in K.operands for X in generators(factor))
+    look_at_matrices([X for K in terms for factor in K.operands for X in generators(factor)])
     found = [_common_factor(factors) for factors in zip(*(K.operands for K in terms))]
     return None if any(X is None for X in found) else found
 
