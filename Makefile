@@ -75,6 +75,7 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The tests of a file run in one process, since they share what JAX compiles.
 # One thread a process: the processes share the cores, and BLAS threads on small matrices only get in the way.
 test: export OMP_NUM_THREADS = 1
 test: export OPENBLAS_NUM_THREADS = 1
@@ -82,7 +83,7 @@ test: export MKL_NUM_THREADS = 1
 test: export JAX_PLATFORMS = cpu
 test: export MPLBACKEND = Agg
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST)
 
 fuzz: $(VENV)/.installed
 	$(BIN)/python tests/fuzz --seed $(SEED) --minutes $(MINUTES)

@@ -38,14 +38,6 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("colinear")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of a file run in one process, since they share what JAX compiles."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
-
-
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     """Every test starts from the same numbers, whatever ran before it."""

@@ -201,7 +201,7 @@ def test_exponentials_taken_in_parts_are_differentiated_in_parts() -> None:
 
 
 def test_operators_too_large_to_be_formed_have_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("colinear.functions.matrix_functions.spectra.largest_dense", lambda A: 5)
+    monkeypatch.setattr("colinear.functions.spectrum.order.largest_dense", lambda A: 5)
     t = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     L = co.opaque(co.SelfAdjoint(co.Dense(torch.tensor(start("definite")))))
     F = co.exp(-t * L)

@@ -265,6 +265,15 @@ def special(put):
         "rows": lambda put: psd(put, S)[3],
     }
     found = {name: float((whole(f(put)) - f(on_one)).abs().max()) for name, f in cases.items()}
+    mesh, col = put(b, 0).device_mesh, torch.as_tensor(rng.normal(size=N))
+    for A in (
+        co.Toeplitz(col),
+        co.Circulant(col),
+        co.Convolution(col.reshape(8, 8), (8, 8)),
+        co.FFT(N),
+    ):
+        difference = whole(co.shard(A, mesh) @ co.shard(col, mesh)) - A @ col
+        found[f"shard {type(A).__name__}"] = float(difference.abs().max())
     info = co.solve(psd(put, -S), put(b, 0), co.CG(), info=True)[1]
     few = co.solve(psd(put, S), put(b, 0), co.CG(tol=1e-12, max_iters=2), info=True)[1]
     try:

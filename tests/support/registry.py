@@ -13,7 +13,6 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 
 from colinear import backends
 from support.composed_operators import COMPOSED
@@ -64,15 +63,7 @@ def ways(backend: str, maker: str, dtype: str, batch: tuple[int, ...]) -> tuple[
     return (nullcontext,) if first else (by_jax_itself,)
 
 
-def _combination(maker: str, backend: str) -> Any:
-    """A maker and a framework. What JAX compiles for one operator serves the next of its dtypes and
-    shapes, so these run in one process."""
-    group = f"jax {kinds(backend, maker)}"
-    marks = [pytest.mark.xdist_group(group)] if backend == "jax" else []
-    return pytest.param(maker, backend, marks=marks)
-
-
-COMBINATIONS = [_combination(maker, backend) for maker in MAKERS for backend in BACKENDS]
+COMBINATIONS = [(maker, backend) for maker in MAKERS for backend in BACKENDS]
 
 HALF = {"numpy": ("float16",), "torch": ("float16", "bfloat16"), "jax": ("bfloat16",)}
 
