@@ -151,3 +151,22 @@ def test_functions_that_close_over_other_arrays_are_not_taken_for_one_another(
         jax.config.update(flag, before)
     assert found[0] != found[2]
     assert written or (found[0] == found[1] and hash(found[0]) == hash(found[1]))
+
+
+STACKED = """
+import jax, jax.numpy as jnp, colinear as co
+K = jnp.stack([jnp.eye(100) + jnp.ones((100, 100)) / 200] * 50)
+solve = jax.jit(jax.vmap(lambda K, b: co.solve(co.PSD(co.Dense(K)), b)))
+for _ in range(20):
+    x = jax.block_until_ready(solve(K, jnp.ones((50, 100))))
+print(abs(x * 1.5 - 1).max() < 1e-9)
+"""
+
+
+def test_cholesky_and_lu_of_stacks_follow_one_another_on_two_cores() -> None:
+    """XLA waits for ever where two stacks are factored at once, with as many threads as calls."""
+    settings = {"NPROC": "2", "XLA_FLAGS": ""}
+    command = [sys.executable, "-c", STACKED]
+    environment = {**os.environ, **settings}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "True", done.stderr[-2000:]

@@ -221,7 +221,10 @@ def cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
     if xp.name == "jax":  # one of the two is run
         kept = lambda L, A: (L, xp.broadcast_to(unmoved, A.shape[:-1]))
         positive = xp.all(ok)
-        either = xp.cond(positive, kept, lambda L, A: xp.lu_factor(A), L, A)
+        # Under vmap both are run, and LU must wait for Cholesky: on two cores XLA waits for ever
+        # where two stacks of matrices are factored at once (jaxlib 0.10).
+        nothing = xp.astype(xp.minimum(xp.astype(positive, "int32"), 0), A.dtype)
+        either = xp.cond(positive, kept, lambda L, A: xp.lu_factor(A + nothing), L, A)
         return CholeskyOrLUFactor._of(*either, positive), None
     # Both are run, and Cholesky's factors written as LU's, `L D^-1/2` and `D^1/2 L^H`.
     d = xp.diagonal(L)
