@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -24,6 +25,12 @@ import numpy as np
 import pytest
 
 MOST_MEMORY = 4e9  # bytes of a process, from which what JAX has compiled is dropped
+
+
+def pytest_collection_finish() -> None:
+    """Objects are collected more rarely, and those of modules never: JAX makes many while it compiles."""
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
 
 
 def pytest_configure(config: pytest.Config) -> None:
