@@ -176,6 +176,13 @@ def test_complex_gram_product_by_transpose_is_only_symmetric():
     )
 
 
+def test_a_gram_product_in_which_complex_diagonals_merge_is_psd():
+    D = co.Diagonal([1.0 + 2.0j, -0.3j])
+    P = D @ dense(2, 3)
+    assert (P.H @ P).isa(co.PSD) and (D.H @ D).isa(co.PSD)
+    assert not (D @ D).isa(co.SelfAdjoint) and (D @ D).isa(co.Symmetric)
+
+
 def test_nested_gram_product_is_seen_through_the_flattening():
     A, B = dense(4, 3), dense(3, 2)
     P = A @ B

@@ -242,7 +242,7 @@ def _merge_pair(A: Any, B: Any) -> LinearOperator | None:
     if type(A) is not type(B):
         return None
     if isinstance(A, Diagonal):
-        return Diagonal(A.d * B.d)
+        return Diagonal(A.d * B.d)._claim(_palindrome([A, B]))  # conj(d) d is not negative
     if isinstance(A, Permutation):
         return A.compose(B)
     if isinstance(A, Kronecker) and len(A.operands) == len(B.operands):
