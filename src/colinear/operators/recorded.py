@@ -66,7 +66,7 @@ def replayed(
     try:
         call = _Call(recorder, f, A, arguments)
         known = _kinds.get(call.key, 0)
-    except (_Unfit, TypeError):  # TypeError: what has no hash
+    except (_Unfit, TypeError, RecursionError):  # TypeError: what has no hash
         return NotImplemented
     if isinstance(known, _Recording):
         return known.replay(call, on_failure)
@@ -78,7 +78,7 @@ def replayed(
     _remember(call.key, None)  # until it is known better
     try:
         result, recording = _recorded(call, on_failure)
-    except (_Unfit, NotLent, ColinearError):
+    except (_Unfit, NotLent, ColinearError, RuntimeError):  # RuntimeError: of a full memory, say
         return NotImplemented
     _remember(call.key, recording)
     return result

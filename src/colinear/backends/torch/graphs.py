@@ -99,7 +99,9 @@ class Recorder:
 def recorder(context: Any) -> Recorder | None:
     """Who records calls of operators that live there; None where nothing is to be recorded."""
     device = context.device
-    if getattr(device, "type", None) != "cuda" or not is_unwatched(context):
+    if getattr(device, "type", None) != "cuda" or torch.compiler.is_compiling():
+        return None
+    if not is_unwatched(context):
         return None
     if torch.is_autocast_enabled("cuda") or torch.cuda.is_current_stream_capturing():
         return None
