@@ -150,6 +150,7 @@ def test_second_derivatives_of_programs_are_right():
 
 @interpreted
 @quiet
+@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")
 @pytest.mark.parametrize("name", ["rbf", "matern12"])
 @pytest.mark.parametrize("width", [1, 3])
 def test_points_near_the_origin_and_far_from_it_are_as_right(name, width):
