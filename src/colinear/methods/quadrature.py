@@ -81,9 +81,9 @@ class SLQ(Stochastic):
     confidence, seed, progress
         See the other estimators.
     preconditioner : operator or factory, optional
-        M = P^-1 with a known determinant, such as `Jacobi()`, `PivotedCholesky(rank)` or
-        `Nystrom(rank)`: log det A = log det P + tr log(P^-1/2 A P^-1/2), of which the last part is
-        small and has a small variance.
+        M = P^-1 with a known determinant, such as `Jacobi()`, `RPCholesky(rank)`,
+        `PivotedCholesky(rank)` or `Nystrom(rank)`: log det A = log det P + tr log(P^-1/2 A
+        P^-1/2), of which the last part is small and has a small variance.
     quadrature : {"gauss", "lower", "upper"}
         "lower" and "upper" give bounds of the mean of z^H log(A) z: Gauss and Radau's, with a node
         at an end of `interval`.

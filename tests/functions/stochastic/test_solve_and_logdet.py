@@ -36,8 +36,8 @@ def slope(length: float, h: float = 1e-5) -> float:
 
 @pytest.mark.parametrize(
     "preconditioner",
-    [None, co.PivotedCholesky(8), co.Nystrom(8)],
-    ids=["none", "cholesky", "nystrom"],
+    [None, co.PivotedCholesky(8), co.RPCholesky(8), co.Nystrom(8)],
+    ids=["none", "cholesky", "random pivots", "nystrom"],
 )
 def test_one_run_gives_both(preconditioner: Any) -> None:
     A = operator()
