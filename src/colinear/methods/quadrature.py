@@ -94,8 +94,10 @@ class SLQ(Stochastic):
     -----
     `info.error` is the standard error over the probes, and the error of the quadrature, if that is
     larger. A Ritz value that is not positive shows that A is not positive definite: the status says
-    so. Derivatives of log-determinants, tr(A^-1 dA), and of traces of f(A), tr(f'(A) dA), are
-    estimated from the same random vectors.
+    so. With `RPCholesky` or `PivotedCholesky` the trace of M A, which is then known better, corrects
+    the mean of `solve_and_logdet`, and of determinants with derivatives: a control variate.
+    Derivatives of log-determinants, tr(A^-1 dA), and of traces of f(A), tr(f'(A) dA), are estimated
+    from the same random vectors.
 
     Examples
     --------

@@ -80,19 +80,20 @@ def corrected(xp: Any, U: Array, D: LinearOperator) -> tuple[Array, Array, Array
     d = d * xp.astype(c, d.dtype)[..., None]
     if is_wider or eps < FINE:
         L = xp.cholesky(C / xp.astype(c, work)[..., None, None] + eye_like(xp, C))[0]
-        Q, start, set_rows = xp.zeros(U.shape, **kind_of(U)), 0, setter(xp, U, d)
+        W, start, set_rows = xp.zeros(U.shape, **kind_of(U)), 0, setter(xp, U, d)
         for X in scaled(d):
             some = slice(start, start + X.shape[-2])
-            part = xp.solve_triangular(L, adjoint(xp, X), lower=True)
-            Q = set_rows(Q, (..., some, slice(None)), xp.astype(adjoint(xp, part), U.dtype))
-            start = some.stop  # Q = D^-1/2 U L^-H
+            Q = adjoint(xp, xp.solve_triangular(L, adjoint(xp, X), lower=True))  # D^-1/2 U L^-H
+            root = xp.sqrt(xp.astype(d[..., some], work))[..., None]
+            W = set_rows(W, (..., some, slice(None)), xp.astype(Q / root, U.dtype))
+            start = some.stop
     else:
         same = xp.broadcast_to(eye_like(xp, U), (*U.shape[:-2], *(U.shape[-1:] * 2)))
-        Q, L = xp.qr(xp.concat([U / xp.sqrt(d)[..., None], same], axis=-2))
-        Q = Q[..., : U.shape[-2], :]
+        root = xp.astype(xp.sqrt(d), U.dtype)[..., None]
+        Q, L = xp.qr(xp.concat([U / root, same], axis=-2))
+        W = Q[..., : U.shape[-2], :] / root
     logarithms = xp.log(xp.abs(xp.diagonal(L))), xp.log(xp.astype(d, xp.real_dtype(work)))
     logarithm = 2 * xp.sum(logarithms[0], axis=-1) + xp.sum(logarithms[1], axis=-1)
-    W = Q / xp.astype(xp.sqrt(d), U.dtype)[..., None]
     return d, W, xp.astype(logarithm, d.dtype)
 
 
