@@ -364,7 +364,7 @@ def cg_quadrature(
         before, ran = s.rho, s.status == RUNNING
         cg.step(ops, s)
         s.length = pick(xp, s.j == 0, s.rho, s.length)
-        on = ran & ((s.status == RUNNING) | (s.status == SUCCESS))
+        on = ran & (s.status <= SUCCESS)  # those that still run or have just arrived
         b = ops.ratio(s.rho, before)
         inverse = ops.ratio(1.0, s.alpha)
         if xp.is_functional or s.j < rows:  # JAX drops what is put outside
