@@ -18,7 +18,7 @@ from ..operators import (
     Permutation,
     Triangular,
 )
-from ..operators.banded import bound_of_tridiagonal, natural_length, pad_with_zeros
+from ..operators.banded import bound_of_tridiagonal, natural_length
 from ..operators.context import Context, broadcast_batches, context_of, kind_of
 from ..operators.matrixfree import by_real_parts
 from ..operators.tree import Index, conjugate_leaves, memo
@@ -163,7 +163,7 @@ def lapack_band(A: Any, lower: int, upper: int) -> Array:
         d = by_offset.get(k, xp.zeros((natural_length(k, m, n),), **kind_of(A)))
         d = xp.astype(xp.broadcast_to(d, (*A.batch_shape, d.shape[-1])), A.dtype)
         before = min(max(k, 0), n)
-        return pad_with_zeros(xp, d, before, n - before - d.shape[-1], axis=-1)
+        return xp.pad(d, before, n - before - d.shape[-1], axis=-1)
 
     return xp.stack([row(k) for k in range(upper, -lower - 1, -1)], axis=-2)
 

@@ -13,7 +13,7 @@ from .. import backends
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from ..status import state
-from .banded import pad_end, pad_with_zeros
+from .banded import pad_end
 from .base import LinearOperator
 from .context import as_array, as_one_block, broadcast_batches, given_context, kind_of, zero_product
 from .divided import Spread, by_rows, can_transform, is_divided, parts_of, prepared, with_halos
@@ -162,7 +162,7 @@ class Convolution(LinearOperator, init=False):
         else:
             (n,), (o,) = self.grid, origin
             after = pad_end(xp, kernel[o:], (n,), (-1,))
-            before = pad_with_zeros(xp, kernel[:o], n - o, 0, -1)
+            before = xp.pad(kernel[:o], n - o, 0, -1)
             return after, before
         return (kernel,)
 
@@ -177,7 +177,7 @@ class Convolution(LinearOperator, init=False):
                 low, high = max(0, origin - n + 1), min(size, origin + n)
                 kernel, origin = _cut(kernel, axis, low, high), origin - low
             elif size > n:
-                kernel = pad_with_zeros(self.xp, kernel, 0, -size % n, axis)
+                kernel = self.xp.pad(kernel, 0, -size % n, axis)
                 rounds = range(0, kernel.shape[axis], n)
                 kernel = sum(_cut(kernel, axis, start, start + n) for start in rounds)
                 origin %= n
@@ -201,7 +201,7 @@ class Convolution(LinearOperator, init=False):
             table = places[:, None, :, None] * size + j[:, None, :]
             places = table.reshape(len(places) * n, -1)
         # behind the kernel stands the zero that entries beyond it take
-        entries = pad_with_zeros(xp, xp.reshape(kernel, (*batch, count)), 0, 1, axis=-1)
+        entries = xp.pad(xp.reshape(kernel, (*batch, count)), 0, 1, axis=-1)
         return entries_at(self, entries, np.where(places < 0, count, places))
 
     @property
@@ -318,7 +318,7 @@ def _shifted_sums(xp: Any, A: Convolution, x: Array, has_halos: bool = False) ->
         if has_halos and axis == -1 - d:
             continue
         if A.boundary == "zero":
-            x = pad_with_zeros(xp, x, before, after, axis)
+            x = xp.pad(x, before, after, axis)
         else:
             ends = _cut(x, axis, n - before, n), x, _cut(x, axis, 0, after)
             x = xp.concat([end for end in ends if end.shape[axis]], axis=axis)
