@@ -11,7 +11,7 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from .base import LinearOperator
-from .context import as_arrays, broadcast_batches, concat_batches, kind_of, spread
+from .context import as_arrays, broadcast_batches, concat_batches, spread
 from .diagonal import size
 from .fused import fuse_band
 from .tree import Shape, conjugate_leaves, memo

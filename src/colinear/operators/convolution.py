@@ -18,7 +18,14 @@ from .base import LinearOperator
 from .context import as_array, as_one_block, broadcast_batches, given_context, kind_of, zero_product
 from .divided import Spread, by_rows, can_transform, is_divided, parts_of, prepared, with_halos
 from .fused import fuse_stencil
-from .toeplitz import Circulant, entries_at, grid_of_line, known_spectrum, prepare_divided
+from .toeplitz import (
+    Circulant,
+    entries_at,
+    grid_of_line,
+    keep_spectrum,
+    known_spectrum,
+    prepare_divided,
+)
 from .tree import Shape, conjugate_leaves
 from .unitary import FFT, circular_convolution, convolution_flops, good_length, grid_sizes
 
@@ -116,6 +123,11 @@ class Convolution(LinearOperator, init=False):
         if is_divided(self, xp):
             return fitted._divided(X)
         x = xp.reshape(X, (*X.shape[:-2], *self.grid, k))
+        spectrum = known_spectrum(self)
+        if spectrum is not None and xp.is_on_device(X) and self.is_complex == xp.is_complex(X):
+            # three launches, and a sum of shifted grids takes two for each entry of the kernel
+            out = circular_convolution(kernel, x, self.grid, spectrum)
+            return xp.reshape(out, (*batch, n, k))
         is_small = math.prod(fitted._sizes) <= DIRECT_ENTRIES
         out = (_shifted_sums if is_small else _by_transforms)(xp, fitted, x)
         return xp.reshape(out, (*batch, n, k))
@@ -242,11 +254,12 @@ def periodic_column(A: Any) -> tuple[Array, Shape]:
 def periodic_spectrum(A: Any) -> tuple[Array, Shape]:
     """The transform of the first column of a periodic convolution, of a real one half of it, and
     the grid."""
-    column, grid = periodic_column(A)
     if (known := known_spectrum(A)) is not None:
-        return known, grid
-    if not A.is_complex and not is_divided(A, A.xp):
-        return A.xp.rfftn(column, axes=tuple(range(-len(grid), 0))), grid
+        return known, A.shape[-1:] if isinstance(A, Circulant) else A.grid
+    column, grid = periodic_column(A)
+    if not is_divided(A, A.xp):
+        transform = A.xp.fftn if A.is_complex else A.xp.rfftn
+        return keep_spectrum(A, transform(column, axes=tuple(range(-len(grid), 0)))), grid
     values = transform_on_grid(A, column, grid)
     return values if A.is_complex else values[..., : grid[-1] // 2 + 1], grid
 

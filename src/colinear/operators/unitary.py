@@ -21,7 +21,6 @@ from .context import (
     broadcast_batches,
     common_context,
     given_context,
-    kind_of,
     promoted,
     spread,
     told_by_number,

@@ -132,7 +132,9 @@ def test_real_factors_with_complex_eigenvectors_give_real_answers(framework: str
 def test_small_eigenvalues_that_are_known_are_no_zeros(framework: str) -> None:
     pytest.importorskip(framework)
     n, xp = 1200, backends.get(framework)
-    line = [xp.asarray(x.astype(np.float32)) for x in (-np.ones(n - 1), 2 * np.ones(n), -np.ones(n - 1))]
+    line = [
+        xp.asarray(x.astype(np.float32)) for x in (-np.ones(n - 1), 2 * np.ones(n), -np.ones(n - 1))
+    ]
     T = co.Tridiagonal(*line)
     A = co.KroneckerSum(T, T)  # of condition 6e5, and MARGIN eps = 1.2e-6
     b = np.random.default_rng(0).standard_normal(n * n).astype(np.float32)

@@ -180,8 +180,11 @@ def inv_circulant(A: Any, method: Any) -> LinearOperator:
     if 0 in A.shape[-2:]:
         return A
     xp, is_real, on_mesh = A.xp, not A.is_complex, is_divided(A, A.xp)
-    column, grid = periodic_column(A)
-    symbol = transform_on_grid(A, column, grid) if on_mesh else periodic_spectrum(A)[0]
+    if on_mesh:
+        column, grid = periodic_column(A)
+        symbol = transform_on_grid(A, column, grid)
+    else:
+        symbol, grid = periodic_spectrum(A)
     frequencies = xp.reshape(symbol, (*A.batch_shape, -1))
     reciprocals = xp.reshape(reciprocal_spectrum(xp, frequencies), symbol.shape)
     if not on_mesh:
