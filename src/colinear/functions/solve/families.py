@@ -99,8 +99,6 @@ from .inverse import (
 )
 from .trials import attempts
 
-# The inverse of families: known, by substitution, by Fourier transforms, along bands.
-
 
 @rule(inv, Identity)
 def inv_identity(A: Any, method: Any) -> LinearOperator:
