@@ -57,7 +57,7 @@ def test_singular_values_and_least_squares_on_a_device_are_those_of_the_host() -
 def test_gradients_through_cholesky_twice_are_those_through_reflections() -> None:
     def gradient() -> Any:
         A = tall(torch.float64, 10.0, is_recorded=True)
-        U, s, V = co.svd(co.LowRank(A))
+        U, s, _ = co.svd(co.LowRank(A))
         (s[:COLUMNS].log().sum() + (U.to_dense()[0, :COLUMNS] ** 2).sum()).backward()
         return A.grad
 
