@@ -194,7 +194,7 @@ LAUNCHES: dict[str, tuple[int, Any]] = {
     "circulant": (14, lambda: co.solve(co.Circulant(EVEN), VECTOR)),
     "root of a circulant": (17, lambda: co.sqrt(co.Circulant(EVEN)) @ VECTOR),
     "periodic convolution": (
-        17,
+        19,
         lambda: co.solve(
             co.Convolution(WELL[:3, :3] / 9 + 9 * torch.eye(3), (10, 10), "wrap"), VECTOR
         ),
