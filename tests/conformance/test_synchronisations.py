@@ -188,10 +188,26 @@ LAUNCHES: dict[str, tuple[int, Any]] = {
     "kronecker": (13, lambda: co.solve(co.Kronecker(WELL[:10, :10], WELL[10:20, 10:20]), VECTOR)),
     "woodbury": (17, lambda: co.solve(co.LowRank(WELL[:, :5]) + co.Diagonal(SIZES), VECTOR)),
     "logdet of a diagonal": (9, lambda: co.logdet(co.Diagonal(SIZES))),
+    "root of a diagonal": (6, lambda: co.sqrt(co.Diagonal(SIZES)) @ VECTOR),
+    "exponential of a diagonal": (5, lambda: co.exp(co.Diagonal(SIZES)) @ VECTOR),
+    "norm of a diagonal": (10, lambda: co.norm(co.Diagonal(SIZES))),
+    "circulant": (14, lambda: co.solve(co.Circulant(EVEN), VECTOR)),
+    "root of a circulant": (17, lambda: co.sqrt(co.Circulant(EVEN)) @ VECTOR),
+    "periodic convolution": (
+        19,
+        lambda: co.solve(
+            co.Convolution(WELL[:3, :3] / 9 + 9 * torch.eye(3), (10, 10), "wrap"), VECTOR
+        ),
+    ),
+    "sines": (9, lambda: co.solve(co.Sine(100, like=VECTOR), VECTOR)),
+    "sum of two lines": (38, lambda: co.solve(co.KroneckerSum(LINE, LINE), LONG)),
+    "logdet of a sum of two lines": (15, lambda: co.logdet(co.KroneckerSum(LINE, LINE))),
     "sum of symmetric dense": (50, lambda: co.solve(co.KroneckerSum(GRAM[:9, :9], GRAM), LONG)),
 }
 WELL, VECTOR, LONG = well(100), numbers(100), numbers(900)
 GRAM, SIZES = WELL @ WELL.mT, VECTOR**2 + 1
+EVEN = torch.exp(-torch.minimum(torch.arange(100), 100 - torch.arange(100)).float())
+LINE = co.Tridiagonal(-torch.ones(29), 2 * torch.ones(30), -torch.ones(29))
 
 
 @pytest.mark.parametrize("name", LAUNCHES)

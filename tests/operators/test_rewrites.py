@@ -440,3 +440,31 @@ def test_sine_transforms_of_slow_lengths_are_those_of_scipy() -> None:
         (co.Sine((66, 7)) @ X.reshape(-1, 2)).reshape(X.shape),
         scipy.fft.dstn(X, type=1, norm="ortho", axes=(0, 1)),
     )
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "complex128"])
+def test_sine_transforms_in_every_framework(framework: str, dtype: str) -> None:
+    import scipy.fft
+
+    pytest.importorskip(framework)
+    xp = backends.get(framework)
+    X = Maker()(3, 9, 14, 2)  # of lines of 9 and 14 numbers: an odd and an even number of them
+    if dtype == "complex128":
+        X = X + 1j * Maker()(3, 9, 14, 2)[::-1]
+    given = xp.asarray(X.astype(dtype))
+    found = co.Sine((9, 14)) @ xp.reshape(given, (3, -1, 2))
+    assert found.dtype == given.dtype
+    np.testing.assert_allclose(
+        xp.to_numpy(found).reshape(X.shape),
+        scipy.fft.dstn(X, type=1, norm="ortho", axes=(1, 2)),
+        atol=20 * xp.eps(xp.real_dtype(given.dtype)),
+    )
+
+
+def test_gradients_of_sine_transforms() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.randn(12, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: co.Sine((3, 4), like=x) @ x, (x,))
+    in_parts = torch.func.vmap(lambda x: co.Sine((3, 4)) @ x, in_dims=1, out_dims=1)(x)
+    torch.testing.assert_close(in_parts, co.Sine((3, 4)) @ x)

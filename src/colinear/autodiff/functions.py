@@ -387,9 +387,11 @@ def nullspace(xp: Any, A: Array, N: Array, X: Array) -> Array:
     return attached(xp, A, (N, X), tangent, (2, 2))[0]
 
 
-def qr(xp: Any, A: Array) -> tuple[Array, Array]:
-    """Q and R of the thin factorisation A = Q R, with the gauge of LAPACK: the diagonal of R is
-    real.
+def qr(
+    xp: Any, A: Array, factor: Callable[[Array], tuple[Array, Array]] | None = None
+) -> tuple[Array, Array]:
+    """Q and R of the thin factorisation A = Q R, which `factor` finds, with the gauge of LAPACK: the
+    diagonal of R is real.
 
     Put K = Q^H dQ, which is skew, and C = Q^H dA R^-1:
         dA = dQ R + Q dR  gives  C = K + dR R^-1,
@@ -398,7 +400,7 @@ def qr(xp: Any, A: Array) -> tuple[Array, Array]:
         dR = (C - K) R,     dQ = Q K + (I - Q Q^H) dA R^-1.
     Where R is singular there is no derivative: NaN and a warning.
     """
-    m, n = A.shape[-2:]
+    (m, n), factor = A.shape[-2:], factor or xp.qr
     if (
         m < n
         or n == 0
@@ -406,8 +408,8 @@ def qr(xp: Any, A: Array) -> tuple[Array, Array]:
         or not xp.is_differentiated(A)
         or xp.is_compiling()
     ):
-        return xp.qr(A)
-    Q, R = attached(xp, A, xp.qr(xp.stop_gradient(A)), program(xp.name, _qr_tangent), (2, 2))
+        return factor(A)
+    Q, R = attached(xp, A, factor(xp.stop_gradient(A)), program(xp.name, _qr_tangent), (2, 2))
     return Q, R
 
 

@@ -30,7 +30,7 @@ NAMES: tuple[str, ...] = tuple(
     abs conj real imag reciprocal exp log sqrt sin cos sign where maximum minimum isfinite isnan
     logical_and logical_or logical_not angle
     sum prod max min any all mean argmax argsort sort cumsum
-    reshape expand_dims squeeze moveaxis broadcast_to concat stack flip roll take take_along_axis
+    reshape expand_dims squeeze moveaxis broadcast_to concat pad stack flip roll take take_along_axis
     tril triu diagonal make_diagonal matrix_transpose
     matmul add_product einsum vecdot vector_norm rough_norm axpy xpby descend dot_real three_term column_dot
     inner_products sum_once

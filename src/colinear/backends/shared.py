@@ -297,6 +297,18 @@ def corner(f: Callable[[Array], Array], S: Array, C: Array, T: Array) -> Array:
 # Products, and solves with factors of a matrix.
 
 
+def pad(x: Array, before: int, after: int, axis: int) -> Array:
+    """x with zeros on both sides along an axis."""
+
+    def zeros(count: int) -> Array:
+        shape = list(x.shape)
+        shape[axis] = count
+        return zeros_like(namespace_of(x), x, tuple(shape))
+
+    parts = [*([zeros(before)] if before else ()), x, *([zeros(after)] if after else ())]
+    return parts[0] if len(parts) == 1 else namespace_of(x).concat(parts, axis=axis)
+
+
 def add_product(B: Array, X: Array, Y: Array, c: int = 1) -> Array:
     """B + c X Y for c = 1 or -1."""
     product = namespace_of(B).matmul(X, Y)

@@ -9,6 +9,10 @@ import numpy as np
 
 from ..backends import Array, adjoint, inner_products, namespace_of
 from ..backends import shared as _banded
+from ..backends.shared import by_columns
+from ..info import planning
+from ..methods import cyclic_reduction
+from ..methods.cyclic_reduction import dominance, levels_of
 from ..operators import (
     BlockDiag,
     Dense,
@@ -18,11 +22,19 @@ from ..operators import (
     Permutation,
     Triangular,
 )
-from ..operators.banded import bound_of_tridiagonal, natural_length, pad_with_zeros
-from ..operators.context import Context, broadcast_batches, context_of, kind_of
+from ..operators.banded import bound_of_tridiagonal, natural_length
+from ..operators.context import (
+    Context,
+    broadcast_batches,
+    context_of,
+    has_traced,
+    kind_of,
+    records_derivatives,
+)
 from ..operators.matrixfree import by_real_parts
-from ..operators.tree import Index, conjugate_leaves, memo
+from ..operators.tree import Index, conjugate_leaves, memo, once_in_call
 from ..operators.unitary import bound_by_norm, fourier_flops, sine_transform
+from ..status import is_unseen
 from .inverse import TURNED
 
 # Inverses of structured matrices as operators: by Fourier transforms, along bands, and in bases of
@@ -94,11 +106,15 @@ class FourierFactor(LinearOperator):
 
 
 class TridiagonalFactor(LinearOperator):
-    """A^-1 of a tridiagonal A, by elimination with pivoting: O(n) for each right side."""
+    """A^-1 of a tridiagonal A, by elimination with pivoting: O(n) for each right side.
+
+    `levels`: of the cyclic reduction that takes its place on a device; None elsewhere.
+    """
 
     lower: Array
     diag: Array
     upper: Array
+    levels: int | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -106,12 +122,16 @@ class TridiagonalFactor(LinearOperator):
         return (*batch, *self.diag.shape[-1:] * 2)
 
     def _transpose(self) -> LinearOperator:
-        return TridiagonalFactor._of(self.upper, self.diag, self.lower)
+        return TridiagonalFactor._of(self.upper, self.diag, self.lower, self.levels)
 
     _conj = conjugate_leaves
 
     def _matmat(self, X: Array) -> Array:
-        return namespace_of(X).solve_tridiagonal(self.lower, self.diag, self.upper, X)
+        xp, levels = namespace_of(X), self.levels
+        l, d, u = rows = self.lower, self.diag, self.upper
+        if levels is None or xp.is_traced(X) or xp.is_differentiated(X, *rows):
+            return xp.solve_tridiagonal(*rows, X)
+        return by_columns(lambda X: cyclic_reduction.solve(xp, l, d, u, X, levels), X)
 
     def _residual_bound(self, X: Array, B: Array) -> float | None:
         return bound_of_tridiagonal((self.lower, self.diag, self.upper), X, B)
@@ -119,6 +139,30 @@ class TridiagonalFactor(LinearOperator):
     @property
     def _flops(self) -> float:
         return 10.0 * self.diag.shape[-1]
+
+
+FEWEST_ROWS = 2**15  # on a device, for which a few hundred launches take less time than the host
+ROUNDINGS = 4  # by which a row counts as dominated by its diagonal entry all the same
+
+
+def tridiagonal_factor(A: Any) -> LinearOperator:
+    """A^-1 of a tridiagonal A."""
+    return TridiagonalFactor._of(*A.diagonals, levels_on_device(A, A.xp.eps(A.dtype)))
+
+
+def levels_on_device(A: Any, eps: float) -> int | None:
+    """The levels of the cyclic reduction that solves with a tridiagonal A on a device, in this
+    precision. None where the host eliminates: not unless each row, or each column, is seen to be
+    dominated by its diagonal entry, so that no exchanges are needed."""
+    xp, n = A.xp, A.shape[-1]
+    if n < FEWEST_ROWS or A.batch_shape or xp.is_functional or planning() or A.dtype.itemsize == 2:
+        return None
+    if not is_unseen(A.diag) or has_traced(A) or records_derivatives(A):
+        return None
+    ratios = once_in_call(A, "_dominance", lambda: xp.fetch(dominance(xp, *A.diagonals)))
+    most = 1 + ROUNDINGS * xp.eps(A.dtype)
+    ratio = min((float(x) for x in ratios if x <= most), default=None)
+    return None if ratio is None else levels_of(n, ratio, eps)
 
 
 class BandedFactor(LinearOperator):
@@ -163,7 +207,7 @@ def lapack_band(A: Any, lower: int, upper: int) -> Array:
         d = by_offset.get(k, xp.zeros((natural_length(k, m, n),), **kind_of(A)))
         d = xp.astype(xp.broadcast_to(d, (*A.batch_shape, d.shape[-1])), A.dtype)
         before = min(max(k, 0), n)
-        return pad_with_zeros(xp, d, before, n - before - d.shape[-1], axis=-1)
+        return xp.pad(d, before, n - before - d.shape[-1], axis=-1)
 
     return xp.stack([row(k) for k in range(upper, -lower - 1, -1)], axis=-2)
 

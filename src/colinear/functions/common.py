@@ -300,19 +300,20 @@ def are_plain(x: Any) -> bool:
     return min(sizes) > 1e-30 and sum(sizes) < 1e30  # the sum shows NaN, too
 
 
-def reciprocal_spectrum(xp: Any, values: Array) -> Array:
+def reciprocal_spectrum(xp: Any, values: Array, is_accurate: bool = False) -> Array:
     """1 / λ of the eigenvalues of a self-adjoint operator, SINGULAR if one is zero to working
-    accuracy."""
+    accuracy. `is_accurate`: whether each has small relative errors, so that only 0 is zero."""
     if 0 in values.shape:
         return values
+    least = 0.0 if is_accurate else MARGIN * xp.eps(values.dtype)
     if is_unseen(values):
-        test = functools.partial(_are_regular, MARGIN * xp.eps(values.dtype))
+        test = functools.partial(_are_regular, least)
         ends = [Norm(xp.stop_gradient(values), (-1,), order) for order in (-math.inf, math.inf)]
         if take_for_granted(test, *ends, failure=Status.SINGULAR):
             return xp.reciprocal(values)
     size = xp.abs(values)
     smallest, largest = xp.min(size, axis=-1), xp.max(size, axis=-1)
-    regular = smallest > MARGIN * xp.eps(values.dtype) * largest
+    regular = smallest > least * largest
     finite = xp.isfinite(smallest + largest)  # NaN stays through min and max
     report_failure(xp, (finite, Status.NONFINITE), (regular, Status.SINGULAR))
     with ignore_float_errors(xp):

@@ -245,11 +245,12 @@ def _lapack(name: str, *arrays: Any) -> Any:
 
 
 def tridiagonal_slogdet(lower: Any, diag: Any, upper: Any) -> tuple[Any, Any]:
-    """By LU with partial pivoting along three diagonals of (count, n) matrices, 10 n flops each."""
+    """By LU with partial pivoting along three diagonals of (count, n) matrices, 10 n flops each; in
+    double precision, since what a pivot is off by counts n times."""
     bands = (lower, diag, upper)
     if diag.size < 3:  # LAPACK's wrapper refuses empty diagonals
         return banded_slogdet(bands, (-1, 0, 1), diag.shape[-1])
-    dtype = np.result_type(*bands, np.float32)
+    dtype = np.result_type(*bands, np.float64)
 
     def joined(x: Any) -> Any:
         if len(diag) == 1:
@@ -266,9 +267,9 @@ def tridiagonal_slogdet(lower: Any, diag: Any, upper: Any) -> tuple[Any, Any]:
 
 def banded_slogdet(diagonals: Any, offsets: tuple[int, ...], n: int) -> tuple[Any, Any]:
     """By LU with partial pivoting within the band, diagonals of (count, length): O(n l (l + u))
-    each."""
+    each, in double precision."""
     count, below, above = len(diagonals[0]), max(0, -min(offsets)), max(0, *offsets)
-    ab = np.zeros((2 * below + above + 1, count, n), np.result_type(np.float32, *diagonals))
+    ab = np.zeros((2 * below + above + 1, count, n), np.result_type(np.float64, *diagonals))
     for d, k in zip(diagonals, offsets, strict=True):
         ab[below + above - k, :, max(k, 0) : max(k, 0) + d.shape[-1]] = d
     factors, swaps, _ = _lapack("gbtrf", ab)(ab.reshape(len(ab), -1), below, above)

@@ -11,7 +11,7 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from .base import LinearOperator
-from .context import as_arrays, broadcast_batches, concat_batches, kind_of, spread
+from .context import as_arrays, broadcast_batches, concat_batches, spread
 from .diagonal import size
 from .fused import fuse_band
 from .tree import Shape, conjugate_leaves, memo
@@ -96,11 +96,11 @@ class Banded(LinearOperator, init=False):
         if xp.name == "numpy":
             return _accumulate(self.diagonals, offsets, m, X)
         above, below = max(0, -min(offsets)), max(0, m + max(offsets) - n)
-        padded = pad_with_zeros(xp, X, above, below, axis=-2)
+        padded = xp.pad(X, above, below, axis=-2)
         total = None
         for d, k in zip(self.diagonals, offsets):
             row = min(m, max(0, -k))
-            by_rows = pad_with_zeros(xp, d, row, m - row - d.shape[-1], axis=-1)
+            by_rows = xp.pad(d, row, m - row - d.shape[-1], axis=-1)
             term = by_rows[..., None] * padded[..., above + k : above + k + m, :]
             total = term if total is None else total + term
         return total
@@ -183,22 +183,10 @@ def _accumulate(diagonals: Sequence[Array], offsets: Sequence[int], m: int, X: A
     return Y
 
 
-def pad_with_zeros(xp: Any, x: Array, before: int, after: int, axis: int) -> Array:
-    """x with zeros on both sides along an axis."""
-
-    def zeros(count: int) -> Array:
-        shape = list(x.shape)
-        shape[axis] = count
-        return xp.zeros(tuple(shape), **kind_of(x))
-
-    parts = [*([zeros(before)] if before else ()), x, *([zeros(after)] if after else ())]
-    return parts[0] if len(parts) == 1 else xp.concat(parts, axis=axis)
-
-
 def pad_end(xp: Any, x: Array, lengths: Sequence[int], axes: Sequence[int]) -> Array:
     """`x` with zeros after its end along each axis, up to the lengths."""
     for axis, length in zip(axes, lengths):
-        x = pad_with_zeros(xp, x, 0, length - x.shape[axis], axis)
+        x = xp.pad(x, 0, length - x.shape[axis], axis)
     return x
 
 
@@ -207,7 +195,7 @@ def block_diagonal(xp: Any, blocks: Sequence[Array]) -> Array:
     width, rows, before = sum(block.shape[-1] for block in blocks), [], 0
     for block in blocks:
         after = width - before - block.shape[-1]
-        rows.append(pad_with_zeros(xp, block, before, after, axis=-1))
+        rows.append(xp.pad(block, before, after, axis=-1))
         before += block.shape[-1]
     return concat_batches(xp, rows, axis=-2)
 

@@ -31,6 +31,7 @@ SMALL_BLOCK_ENTRIES = 2**12
 MANY_BLOCKS = 8  # from which that is so
 # the same where a program is traced: each call of it takes its compiler 20 to 90 ms
 TRACED_BLOCK_ENTRIES = 2**16
+LARGE_BLOCK_ROWS = 512  # from which torch's batched factorisations on CUDA are loops
 
 
 class BlockDiag(LinearOperator, init=False):
@@ -104,9 +105,13 @@ class BlockDiag(LinearOperator, init=False):
         return scatter_blocks(self, list(zip(self.operands, *starts)), self.stack())
 
     def has_alike_blocks(self) -> bool:
-        """Whether the blocks are several matrices, or triangles, of one size and dtype."""
+        """Whether the blocks are several matrices, or triangles, of one size and dtype, which are
+        treated together. Large ones on a device are not: there libraries factor a batch of them one
+        by one, and each alone as what it is, by Cholesky if it is positive."""
         first: Any = self.operands[0]
         if len(self.operands) < 3 or type(first) not in (Dense, Triangular):
+            return False
+        if min(first.shape[-2:]) >= LARGE_BLOCK_ROWS and self.xp.is_on_device(first.A):
             return False
 
         def kind(B: Any) -> tuple:

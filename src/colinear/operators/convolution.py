@@ -13,12 +13,19 @@ from .. import backends
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from ..status import state
-from .banded import pad_end, pad_with_zeros
+from .banded import pad_end
 from .base import LinearOperator
 from .context import as_array, as_one_block, broadcast_batches, given_context, kind_of, zero_product
 from .divided import Spread, by_rows, can_transform, is_divided, parts_of, prepared, with_halos
 from .fused import fuse_stencil
-from .toeplitz import Circulant, entries_at, grid_of_line, known_spectrum, prepare_divided
+from .toeplitz import (
+    Circulant,
+    entries_at,
+    grid_of_line,
+    keep_spectrum,
+    known_spectrum,
+    prepare_divided,
+)
 from .tree import Shape, conjugate_leaves
 from .unitary import FFT, circular_convolution, convolution_flops, good_length, grid_sizes
 
@@ -116,6 +123,11 @@ class Convolution(LinearOperator, init=False):
         if is_divided(self, xp):
             return fitted._divided(X)
         x = xp.reshape(X, (*X.shape[:-2], *self.grid, k))
+        spectrum = known_spectrum(self)
+        if spectrum is not None and xp.is_on_device(X) and self.is_complex == xp.is_complex(X):
+            # three launches, and a sum of shifted grids takes two for each entry of the kernel
+            out = circular_convolution(kernel, x, self.grid, spectrum)
+            return xp.reshape(out, (*batch, n, k))
         is_small = math.prod(fitted._sizes) <= DIRECT_ENTRIES
         out = (_shifted_sums if is_small else _by_transforms)(xp, fitted, x)
         return xp.reshape(out, (*batch, n, k))
@@ -162,7 +174,7 @@ class Convolution(LinearOperator, init=False):
         else:
             (n,), (o,) = self.grid, origin
             after = pad_end(xp, kernel[o:], (n,), (-1,))
-            before = pad_with_zeros(xp, kernel[:o], n - o, 0, -1)
+            before = xp.pad(kernel[:o], n - o, 0, -1)
             return after, before
         return (kernel,)
 
@@ -177,7 +189,7 @@ class Convolution(LinearOperator, init=False):
                 low, high = max(0, origin - n + 1), min(size, origin + n)
                 kernel, origin = _cut(kernel, axis, low, high), origin - low
             elif size > n:
-                kernel = pad_with_zeros(self.xp, kernel, 0, -size % n, axis)
+                kernel = self.xp.pad(kernel, 0, -size % n, axis)
                 rounds = range(0, kernel.shape[axis], n)
                 kernel = sum(_cut(kernel, axis, start, start + n) for start in rounds)
                 origin %= n
@@ -201,7 +213,7 @@ class Convolution(LinearOperator, init=False):
             table = places[:, None, :, None] * size + j[:, None, :]
             places = table.reshape(len(places) * n, -1)
         # behind the kernel stands the zero that entries beyond it take
-        entries = pad_with_zeros(xp, xp.reshape(kernel, (*batch, count)), 0, 1, axis=-1)
+        entries = xp.pad(xp.reshape(kernel, (*batch, count)), 0, 1, axis=-1)
         return entries_at(self, entries, np.where(places < 0, count, places))
 
     @property
@@ -242,11 +254,12 @@ def periodic_column(A: Any) -> tuple[Array, Shape]:
 def periodic_spectrum(A: Any) -> tuple[Array, Shape]:
     """The transform of the first column of a periodic convolution, of a real one half of it, and
     the grid."""
-    column, grid = periodic_column(A)
     if (known := known_spectrum(A)) is not None:
-        return known, grid
-    if not A.is_complex and not is_divided(A, A.xp):
-        return A.xp.rfftn(column, axes=tuple(range(-len(grid), 0))), grid
+        return known, A.shape[-1:] if isinstance(A, Circulant) else A.grid
+    column, grid = periodic_column(A)
+    if not is_divided(A, A.xp):
+        transform = A.xp.fftn if A.is_complex else A.xp.rfftn
+        return keep_spectrum(A, transform(column, axes=tuple(range(-len(grid), 0)))), grid
     values = transform_on_grid(A, column, grid)
     return values if A.is_complex else values[..., : grid[-1] // 2 + 1], grid
 
@@ -318,7 +331,7 @@ def _shifted_sums(xp: Any, A: Convolution, x: Array, has_halos: bool = False) ->
         if has_halos and axis == -1 - d:
             continue
         if A.boundary == "zero":
-            x = pad_with_zeros(xp, x, before, after, axis)
+            x = xp.pad(x, before, after, axis)
         else:
             ends = _cut(x, axis, n - before, n), x, _cut(x, axis, 0, after)
             x = xp.concat([end for end in ends if end.shape[axis]], axis=axis)

@@ -22,7 +22,7 @@ from ..backends import Array
 from ..dispatch import function, rule
 from ..dispatch.patterns import arrange
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from .banded import Banded, Tridiagonal, is_narrow, pad_end, pad_with_zeros
+from .banded import Banded, Tridiagonal, is_narrow, pad_end
 from .base import LinearOperator
 from .batch import BatchSum
 from .block import BlockDiag
@@ -216,7 +216,7 @@ def sum_of_convolutions(A: Any) -> LinearOperator:
 
     def widen(kernel: Array, origin: Shape) -> Array:
         for axis, (b, a) in enumerate(zip(*_reach(kernel, origin)), -d):
-            kernel = pad_with_zeros(xp, kernel, before[axis] - b, after[axis] - a, axis)
+            kernel = xp.pad(kernel, before[axis] - b, after[axis] - a, axis)
         return kernel
 
     kernel = sum(widen(*each) for each in kernels)

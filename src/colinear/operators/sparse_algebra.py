@@ -19,7 +19,7 @@ from ..backends import Array
 from ..dispatch import function, rule
 from ..dispatch.functions import Function
 from ..errors import MethodError
-from .banded import Banded, Tridiagonal, natural_length, pad_with_zeros
+from .banded import Banded, Tridiagonal, natural_length
 from .base import LinearOperator
 from .context import broadcast_batches, kind_of, spread
 from .diagonal import Diagonal, Identity, ScaledIdentity, scalar_of
@@ -297,7 +297,7 @@ def _multiply_bands(A: Banded, B: Banded) -> Banded:
         a = a[..., low - max(0, -p) : high - max(0, -p)]
         b = b[..., low + p - max(0, -q) : high + p - max(0, -q)]
         top = max(0, -k)
-        term = pad_with_zeros(xp, a * b, low - top, top + natural_length(k, m, n) - high, axis=-1)
+        term = xp.pad(a * b, low - top, top + natural_length(k, m, n) - high, axis=-1)
         lines.append((k, term))
     if not lines:
         batch = broadcast_batches(A.batch_shape, B.batch_shape)

@@ -226,7 +226,18 @@ def entries_at(A: LinearOperator, values: Array, which: np.ndarray) -> Array:
 
 
 def known_spectrum(A: Any) -> Array | None:
-    """The spectrum from which the call that is under way has made A; outside of the call arrays may
-    have changed."""
+    """The spectrum that the call under way has found of A, or made A from; outside of the call
+    arrays may have changed."""
     call, values = A.__dict__.get("_spectrum", (None, None))
     return values if state.current is not None and call is state.call else None
+
+
+def keep_spectrum(A: Any, values: Array) -> Array:
+    """The spectrum of A, remembered for the rest of the call where neither programs nor derivatives
+    are made of what is computed."""
+    xp = A.xp
+    if not (xp.is_compiling() or xp.is_traced(values) or xp.is_differentiated(values)):
+        if state.call is None:
+            state.call = object()
+        A.__dict__["_spectrum"] = state.call, values
+    return values

@@ -21,7 +21,6 @@ from .context import (
     broadcast_batches,
     common_context,
     given_context,
-    kind_of,
     promoted,
     spread,
     told_by_number,
@@ -306,16 +305,15 @@ def sine_transform(x: Array, axes: Sequence[int], overwrite: bool = False) -> Ar
         return y if y.dtype == x.dtype else y.astype(x.dtype)  # half precision
     if xp.is_complex(x):  # one complex transform is no faster, and some of XLA's programs fail
         return sine_transform(xp.real(x), axes) + 1j * sine_transform(xp.imag(x), axes)
-    # By Fourier's transform of [0, x, 0, -x reversed]: that of an odd sequence is -2i times that of
-    # its half in sines.
+    # The imaginary part of the Fourier transform of [0, x, 0, ..., 0], 2 (n + 1) numbers, is minus
+    # the sum of sines.
+    y, scale = x, 1.0
     for axis in axes:
-        x = xp.moveaxis(x, axis, -1)
-        n = x.shape[-1]
-        zero = xp.zeros((*x.shape[:-1], 1), **kind_of(x))
-        odd = xp.concat([zero, x, zero, -xp.flip(x, axis=-1)], axis=-1)
-        y = xp.astype(-0.5 * xp.imag(xp.rfftn(odd, axes=(-1,))), x.dtype)
-        x = xp.moveaxis(math.sqrt(2 / (n + 1)) * y[..., 1 : n + 1], -1, axis)
-    return x
+        n = x.shape[axis]
+        padded = xp.pad(xp.moveaxis(y, axis, -1), 1, n + 1, -1)
+        y = xp.moveaxis(xp.imag(xp.rfftn(padded, axes=(-1,)))[..., 1 : n + 1], -1, axis)
+        scale *= -math.sqrt(2 / (n + 1))
+    return xp.astype(scale * y, x.dtype)
 
 
 # A permutation of coordinates.

@@ -126,3 +126,24 @@ def test_real_factors_with_complex_eigenvectors_give_real_answers(framework: str
             np.testing.assert_allclose(xp.to_numpy(got), wanted, atol=1e-12)
         by_parts = inverse @ xp.asarray(b * (1 + 2j))
         np.testing.assert_allclose(xp.to_numpy(by_parts), exact @ b * (1 + 2j), atol=1e-12)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_small_eigenvalues_that_are_known_are_no_zeros(framework: str) -> None:
+    pytest.importorskip(framework)
+    n, xp = 1200, backends.get(framework)
+    line = [
+        xp.asarray(x.astype(np.float32)) for x in (-np.ones(n - 1), 2 * np.ones(n), -np.ones(n - 1))
+    ]
+    T = co.Tridiagonal(*line)
+    A = co.KroneckerSum(T, T)  # of condition 6e5, and MARGIN eps = 1.2e-6
+    b = np.random.default_rng(0).standard_normal(n * n).astype(np.float32)
+    _, info = co.solve(A, xp.asarray(b), info=True)
+    assert info.status is co.Status.SUCCESS
+    assert float(info.residual) < 3e-4
+    # a smooth x, rounded to single precision, has no smaller residual than this
+    x, info = co.solve(A, xp.asarray(np.ones(n * n, np.float32)), info=True)
+    assert info.status is co.Status.INACCURATE
+    wide = co.Tridiagonal(*(np.asarray(xp.to_numpy(d), float) for d in line))
+    exact = co.solve(co.KroneckerSum(wide, wide), np.ones(n * n))
+    assert np.linalg.norm(xp.to_numpy(x) - exact) <= 1e-5 * np.linalg.norm(exact)

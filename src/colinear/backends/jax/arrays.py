@@ -24,6 +24,7 @@ from ..shared import (
     half,
     ifft,
     itself,
+    pad,
     sum_once,
 )
 from ..shared import never as is_compiling

@@ -59,7 +59,7 @@ def product(fused: Fused, X: Any, Y: Any, V: Any, shape: tuple) -> Any:
             *points, v, numbers, out = refs
             close, _, *parameters = (numbers[i] for i in range(2 + len(shape)))
             close_pairs = close if is_guarded else None
-            distances = measured(fused, tile, d, close_pairs, *points, fused.is_smooth)
+            distances = measured(fused, tile, d, close_pairs, *points, far_alone=fused.is_smooth)
             tiles: Any = v.shape[0] // tile.columns
             if has_both:
                 tiles = jnp.where((close > 0) == is_guarded, jnp.int32(tiles), jnp.int32(0))

@@ -27,6 +27,7 @@ from ..shared import (
     itself,
     lay_out,
     never,
+    pad,
     sparse_diagonals,
     sum_once,
 )

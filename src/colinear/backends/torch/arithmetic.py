@@ -14,6 +14,7 @@ from torch._C import _functorch
 from ..numpy import arrays as of_arrays
 from ..shared import add_product as add_matmul
 from ..shared import common, diagonal, fft, half, ifft
+from ..shared import pad as pad_by_parts
 from .arrays import (
     asarray,
     bfloat16,
@@ -93,6 +94,17 @@ def flip(x: Any, axis: Any) -> torch.Tensor:
 
 def roll(x: Any, shift: Any, axis: Any = None) -> torch.Tensor:
     return torch.roll(x, shift, axis)
+
+
+def pad(x: Any, before: int, after: int, axis: int) -> torch.Tensor:
+    """x with zeros on both sides along an axis."""
+    if not (before or after):
+        return x
+    if is_spread(x):
+        return pad_by_parts(x, before, after, axis)
+    # a fill and a copy, where parts that are joined take a launch for each and a slower one
+    sides = (0, 0) * (-1 - axis if axis < 0 else x.ndim - 1 - axis)
+    return torch.nn.functional.pad(x, (*sides, before, after))
 
 
 def _index(indices: Any, x: torch.Tensor) -> torch.Tensor:

@@ -35,6 +35,7 @@ from ...operators import (
 )
 from ...operators.diagonal import scalar_of
 from ...operators.scaled import beside
+from ...operators.shown import with_symmetry_of_entries
 from ...operators.sparse_algebra import DIAGONAL, SHIFT
 from ...properties import POSITIVE_DEFINITE, SELF_ADJOINT, UNITARY
 from ...status import Status, failed, take_for_granted
@@ -242,7 +243,11 @@ def slogdet_shifted_kronecker(A: Any, method: Any) -> Determinant:
     diagonalisable or not"""
     kronecker, c = kronecker_and_shift(A)
     is_sum = isinstance(kronecker, KroneckerSum)
-    return by_factors(A, operands_in_context(kronecker), is_sum, 1.0, c)
+    factors = [  # of which a device is asked for three diagonals in any case
+        with_symmetry_of_entries(factor) if isinstance(factor, Tridiagonal) else factor
+        for factor in operands_in_context(kronecker)
+    ]
+    return by_factors(A, factors, is_sum, 1.0, c)
 
 
 @rule(slogdet, KroneckerSum, like=one)

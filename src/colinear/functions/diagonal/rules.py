@@ -171,7 +171,12 @@ def diag_sparse(A: Any, method: Any) -> Array:
     places = structure.memo.get("diagonal")
     if places is None:
         places = structure.memo["diagonal"] = (structure.rows == structure.columns).nonzero()[0]
-    found = A.xp.take(A.data, places, axis=-1)
+    key = places
+    if not A.xp.is_functional:  # JAX indexes with NumPy's; others keep them where the entries are
+        if (index := structure.memo.get("places of diagonal")) is None:
+            index = structure.memo["places of diagonal"] = Index(places)
+        key = index.on(A.xp, A._context.device)
+    found = A.xp.take(A.data, key, axis=-1)
     if len(places) == smaller_side(A):
         return found
     return A.xp.scatter_add(zero_diagonal(A), structure.rows[places], found, axis=-1)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ... import autodiff
 from ...dispatch import Choice, function
 from ...factors.dense import reproduces, times_adjoint
 from ...methods import LU, QR, Cholesky, Method, fitting
@@ -24,6 +23,7 @@ from ..common import (
     square_size,
     to_result_dtype,
 )
+from ..orthonormal import qr_of_columns
 from ..solve.cost import matrix_cost
 
 # --------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def qr_factors(A: LinearOperator, method: Method | None = None) -> Choice:
 
 def _qr(A: LinearOperator) -> tuple[LinearOperator, LinearOperator]:
     xp, M = A.xp, dense(A)
-    Q, R = autodiff.qr(xp, M)
+    Q, R = qr_of_columns(xp, M)
     report_finite(xp, R, method="QR")
     Q, R = (to_result_dtype(xp, x, A.dtype) for x in (Q, R))
     return Stiefel(Q), Triangular(R, lower=False) if is_square(R) else Dense(R)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ... import autodiff
 from ...backends import Array, adjoint, get, namespace_of
 from ...dispatch import rule
 from ...factors.structured import as_blocks, lapack_band
@@ -49,7 +48,7 @@ from ..common import (
     smaller_side,
     values_are_seen,
 )
-from ..orthonormal import completed, has_orthonormal_columns, orthonormal
+from ..orthonormal import completed, has_orthonormal_columns, orthonormal, qr_of_columns
 from ..singular.rules import phase
 from ..solve.inverse import all_square
 from . import cholesky, lu, qr
@@ -208,7 +207,7 @@ def qr_orthonormal_times(A: Any, method: Any) -> Factors:
 def qr_low_rank(A: Any, method: Any) -> Factors:
     """U C V^H = (Q P) [R; 0] for U = Q S and S C V^H = P R, which has as many rows as the rank"""
     xp, k = A.xp, smaller_side(A)
-    Q, S = autodiff.qr(xp, A.U)
+    Q, S = qr_of_columns(xp, A.U)
     inner = S if A.core is None else xp.matmul(S, A.core)
     right = xp.matmul(inner, adjoint(xp, A.U if A.V is None else A.V))
     P, R = qr(Dense(right), method)

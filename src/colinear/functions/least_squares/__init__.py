@@ -37,6 +37,7 @@ from ..common import (
 )
 from ..matrix_functions.krylov import or_formed
 from ..matrix_functions.spectra import factored
+from ..orthonormal import are_tall_on_device, qr_of_columns
 from ..singular import cutoff, svd
 from ..solve import System, relative_residual, right_side
 from ..solve.auto import (
@@ -336,8 +337,7 @@ def _by_iteration(A: LinearOperator, b: Any, method: Any) -> Any:
     if not isinstance(method, SVRG) or 0 in A.shape:
         X = iterated(A, method, consistent=False)._solve(B, vector)
         return X[..., 0] if vector else X
-    # From zero all steps stay in the range of A^H, so that of all solutions it is the one of
-    # smallest norm.
+    # All steps from zero stay in the range of A^H: this solution is the one of smallest norm.
     X, info = iterated(A.H @ A, method).run(A.H @ B, vector)
     residual = A.xp.stop_gradient(relative_residual(A.xp, B - A @ X, B))
     X, residual = (X[..., 0], residual[..., 0]) if vector else (X, residual)
@@ -349,7 +349,7 @@ def _by_triplets(method: Method | None, A: LinearOperator, B: Array) -> tuple[Ar
     """V Σ^+ U^H B, and a word about the rank."""
     xp, Q = A.xp, None
     if A.shape[-2] > A.shape[-1]:  # A = Q R first: long singular vectors are not needed
-        Q, R = xp.qr(dense(A))
+        Q, R = qr_of_columns(xp, dense(A))
         U, s, V = svd(Dense(R), None, method)
     else:
         U, s, V = svd(A, None, method)
@@ -386,21 +386,24 @@ def _fits_triangle(A: LinearOperator, s: System) -> bool:
 
 
 def _by_triangle(A: LinearOperator, s: System, otherwise: Callable[[], Array]) -> Array:
-    """R^-1 Q^H b for a tall A = Q R of full rank, without Q; `otherwise()` where the rank may not
-    be full.
+    """R^-1 Q^H b for a tall A = Q R of full rank; `otherwise()` where it may not be full.
 
-    [A b] = Q [R c; 0 d] gives x = R^-1 c. Each singular value of A is at least 1 / |R^-1|_F, and
+    [A b] = Q [R c; 0 d] gives x = R^-1 c without Q. Each singular value of A is at least 1 / |R^-1|_F, and
     the largest at most |R|_F, so the rank is full where |R|_F |R^-1|_F is well below the reciprocal
     of the cutoff.
     """
     xp, (m, n), is_streamed = s.xp, A.shape[-2:], is_triangle_small(A)
     has_full_rank = partial(_has_full_rank, MARGIN * m * xp.eps(A.dtype))
     with ignore_float_errors(xp):
-        whole = lambda: xp.qr_triangle(xp.concat([dense(A), s.B], axis=-1))
-        triangle = triangle_by_rows(A, s.B) if is_streamed else whole()
-        R = triangle[..., :n, :n]
+        if is_streamed or not are_tall_on_device(xp, dense(A)):
+            whole = lambda: xp.qr_triangle(xp.concat([dense(A), s.B], axis=-1))
+            triangle = triangle_by_rows(A, s.B) if is_streamed else whole()
+            R, image = triangle[..., :n, :n], triangle[..., :n, n:]
+        else:
+            Q, R = qr_of_columns(xp, dense(A))
+            image = inner_products(xp, Q, s.B)
         inverse = xp.solve_triangular(R, eye_like(xp, R), lower=False)
-        X = xp.solve_triangular(R, triangle[..., :n, n:], lower=False)
+        X = xp.solve_triangular(R, image, lower=False)
         if is_unseen(R):
             sizes = [rough_norms(xp, Y, -2, -1) for Y in (R, inverse, X)]
             is_full = take_for_granted(has_full_rank, *sizes)
@@ -457,7 +460,7 @@ def _by_qr(A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
     smallest norm."""
     xp, M, (m, n) = A.xp, dense(A), A.shape[-2:]
     tall = m >= n
-    Q, R = autodiff.qr(xp, M if tall else adjoint(xp, M))
+    Q, R = qr_of_columns(xp, M if tall else adjoint(xp, M))
     d = xp.abs(xp.diagonal(R))
     largest = xp.max(d, axis=-1, keepdims=True) if min(m, n) else d
     full = xp.all(d > max(m, n) * xp.eps(M.dtype) * largest, axis=-1)

@@ -3,6 +3,7 @@ can be."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,8 +34,9 @@ from ...operators import (
     Zero,
 )
 from ...operators.context import records_derivatives
-from ...operators.convolution import periodic, transform_on_grid
+from ...operators.convolution import periodic, periodic_spectrum, transform_on_grid
 from ...operators.diagonal import scalar_of
+from ...operators.divided import is_divided
 from ...operators.scaled import beside, peek_scalar
 from ...operators.sparse_algebra import SHIFT
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SelfAdjoint
@@ -223,17 +225,39 @@ def of_householder(A: Any, call: Call) -> LinearOperator:
 def of_circulant(A: Any, call: Call) -> LinearOperator:
     """f(F^H diag(c) F) = F^H diag(f(c)) F with the Fourier transform F: a circulant again"""
     xp, f, grid, n = A.xp, call.f, grid_of(A), A.shape[-1]
-    values = symbol(A)
     # a look, on a device only where the branch cut makes a difference
-    is_looked_at = f.name != "apply" and (f.principal or not is_unseen(values))
+    is_looked_at = f.name != "apply" and (f.principal or not is_unseen(A.arrays()[0]))
     is_hermitian = bool(A.properties & SELF_ADJOINT) or (is_looked_at and _is_plainly_hermitian(A))
-    x = xp.reshape(xp.real(values) if is_hermitian else values, (*A.batch_shape, n))
-    y = of_values(A, f, x)
-    column = transform_on_grid(A, xp.reshape(y, values.shape), grid, inverse=True)
-    if not A.is_complex and (f.mirrored or (is_hermitian and not xp.is_complex(y))):
-        column = xp.real(column)
+    if (is_hermitian or f.mirrored) and not (A.is_complex or is_divided(A, xp)):
+        column, y = _of_half_spectrum(A, f, is_hermitian)
+    else:
+        values = symbol(A)
+        x = xp.reshape(xp.real(values) if is_hermitian else values, (*A.batch_shape, n))
+        y = of_values(A, f, x)
+        column = transform_on_grid(A, xp.reshape(y, values.shape), grid, inverse=True)
+        if not A.is_complex and (f.mirrored or (is_hermitian and not xp.is_complex(y))):
+            column = xp.real(column)
     column = to_result_dtype(xp, real_if_real(xp, A, column), A.dtype)
     return claimed(A, f, y, periodic(A, column, grid))
+
+
+def _of_half_spectrum(A: Any, f: Scalar, is_hermitian: bool) -> tuple[Array, Array]:
+    """The first column of f(A) for a real A, and f at half of the eigenvalues: at opposite
+    frequencies these are conjugate, so f is, or equal."""
+    xp, (half, grid) = A.xp, periodic_spectrum(A)
+    axes = tuple(range(-len(grid), 0))
+    count = math.prod(half.shape[-len(grid) :])
+    y = of_values(
+        A, f, xp.reshape(xp.real(half) if is_hermitian else half, (*A.batch_shape, count))
+    )
+    values = xp.reshape(y, half.shape)
+    if is_hermitian and xp.is_complex(
+        values
+    ):  # even real and imaginary parts, of a real column each
+        parts = (xp.irfftn(part, grid, axes=axes) for part in (xp.real(values), xp.imag(values)))
+        real, imaginary = parts
+        return real + 1j * imaginary, y
+    return xp.irfftn(values, grid, axes=axes), y
 
 
 def _is_plainly_hermitian(A: Any) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from ... import autodiff
 from ...autodiff.functions import hoist_number
 from ...autodiff.kronecker import Factors, Grid, flat
-from ...backends import Array, namespace_of
+from ...backends import Array, Norm, namespace_of
 from ...factors.function import KroneckerFunction
 from ...info import Info, recording, report
 from ...methods import Auto, Krylov, Method
@@ -171,7 +171,7 @@ def of_values(A: LinearOperator, f: Scalar, x: Array, is_exact: bool = False) ->
         if f.principal and not xp.is_complex(x):
             x = _principal_input(xp, f, x, bool(A.properties & POSITIVE_SEMIDEFINITE), negligible)
         y = f.of(xp, x)
-        if 0 not in x.shape:
+        if 0 not in x.shape and not _are_fine_later(xp, f, x, y, negligible):
             largest = xp.max(xp.abs(x), axis=-1, keepdims=True)
             # zero, or not to be told from it
             zero = f.pole and xp.any(xp.abs(x) <= negligible * largest)
@@ -182,6 +182,25 @@ def of_values(A: LinearOperator, f: Scalar, x: Array, is_exact: bool = False) ->
                 (xp.all(xp.isfinite(y)), Status.NONFINITE),
             )
         return y
+
+
+def _are_fine_later(xp: Any, f: Scalar, x: Array, y: Array, negligible: float) -> bool:
+    """Whether numbers on a device and f of them are taken to be finite, and none of them a pole."""
+    if not is_unseen(x) or getattr(y, "shape", None) != x.shape or not xp.is_floating(y):
+        return False
+    orders = [(x, math.inf), (y, math.inf), *([(x, -math.inf)] if f.pole else [])]
+    ends = [Norm(xp.stop_gradient(values), (-1,), order) for values, order in orders]
+    test = partial(_status_of_ends, negligible)
+    return take_for_granted(test, *ends, failure=Status.NONFINITE)
+
+
+def _status_of_ends(negligible: float, largest: Any, image: Any, smallest: Any = None) -> Status:
+    """By the largest of numbers, of f of them and, where f has a pole at zero, the smallest."""
+    if not np.isfinite(largest).all():
+        return Status.NONFINITE
+    if smallest is not None and (smallest <= negligible * largest).any():
+        return Status.SINGULAR
+    return Status.SUCCESS if np.isfinite(image).all() else Status.NONFINITE
 
 
 def _principal_input(xp: Any, f: Scalar, x: Array, positive: bool, negligible: float) -> Array:
@@ -201,12 +220,21 @@ def _principal_input(xp: Any, f: Scalar, x: Array, positive: bool, negligible: f
             report(Info(Status.FELL_BACK, message=message))
     else:
         # most are positive, though nobody said so
-        if is_unseen(x) and take_for_granted(lambda x: not (x < 0).any(), xp.stop_gradient(x)):
+        is_empty = 0 in x.shape
+        if is_unseen(x) and (is_empty or take_for_granted(_is_nowhere_negative, _least(xp, x))):
             return x
         negative = host_value(xp, x < 0)  # it decides on the dtype
     if negative is not None and not negative.any():
         return x
     return xp.astype(x, xp.complex_dtype(x.dtype))
+
+
+def _least(xp: Any, x: Array) -> Array:
+    return xp.min(xp.stop_gradient(x))
+
+
+def _is_nowhere_negative(least: Any) -> bool:
+    return not least < 0
 
 
 # Kronecker products and sums of self-adjoint factors, and functions of them where derivatives are

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ... import autodiff
-from ...backends import Array, adjoint, positive_or_one, without_zeros
+from ...backends import Array, adjoint, without_zeros
 from ...dispatch import Choice, Cost, function, perform
 from ...errors import ShapeError
 from ...info import Info, report
@@ -171,10 +171,9 @@ def extreme(xp: Any, sizes: Array, order: float) -> Array:
 
 
 def frobenius(xp: Any, M: Array) -> Array:
-    """By parts of the largest entry, so that squares neither overflow nor vanish."""
-    largest = xp.max(xp.abs(xp.stop_gradient(M)), axis=(-2, -1), keepdims=True)
-    scale = positive_or_one(xp, largest)
-    return scale[..., 0, 0] * xp.vector_norm(M / scale, axis=(-2, -1))
+    """The root of the sum of squares, which neither overflow nor vanish."""
+    size = xp.vector_norm(to_computing_dtype(xp, M), axis=(-2, -1))
+    return xp.astype(size, xp.real_dtype(M.dtype))
 
 
 def root(xp: Any, squares: Array) -> Array:

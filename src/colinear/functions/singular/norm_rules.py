@@ -95,14 +95,15 @@ def norm_zero(A: Any, order: Any, method: Any) -> Array:
 def norm_diagonal(A: Any, order: Any, method: Any) -> Array:
     """|diag(d)| in every norm is a norm of d: the largest, the smallest, the sum or the root of squares; so of c P"""
     if isinstance(A, Diagonal):
-        return _norm_of_entries(A.xp, A.xp.abs(A.d), order)
+        return _norm_of_entries(A.xp, A.d, order)
     return _norm_of_entries(A.xp, filled(A, 1.0, *A.shape[:-1]), order) * abs(scalar_of(A))
 
 
-def _norm_of_entries(xp: Any, sizes: Array, order: Any) -> Array:
-    """Of a matrix with at most one entry, of these sizes, in each row and column."""
-    if order == "fro" and sizes.shape[-1]:
-        return frobenius(xp, sizes[..., None])
+def _norm_of_entries(xp: Any, entries: Array, order: Any) -> Array:
+    """Of a matrix with at most one entry, one of these, in each row and column."""
+    if order == "fro" and entries.shape[-1]:
+        return frobenius(xp, entries[..., None])
+    sizes = xp.abs(entries)
     if order in ("nuc", "fro") or not sizes.shape[-1]:
         return xp.sum(sizes, axis=-1)
     return extreme(xp, sizes, order)

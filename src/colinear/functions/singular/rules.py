@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ... import autodiff
 from ...backends import Array, adjoint, eye_like, namespace_of, positive_or_one
 from ...dispatch import rule
 from ...factors.function import KroneckerFunction
@@ -62,6 +61,7 @@ from ..orthonormal import (
     has_orthonormal_columns,
     has_orthonormal_rows,
     orthonormal,
+    qr_of_columns,
 )
 from ..solve.inverse import all_square
 from ..spectrum import eig
@@ -191,7 +191,7 @@ def _orthonormal_columns(xp: Any, U: Array) -> tuple[Array, Array]:
     triangle would be singular."""
     m, n = U.shape[-2:]
     if m > n:
-        return autodiff.qr(xp, U)
+        return qr_of_columns(xp, U)
     return xp.broadcast_to(eye_like(xp, U[..., :m]), (*U.shape[:-2], m, m)), U
 
 

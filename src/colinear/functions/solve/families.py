@@ -18,7 +18,7 @@ from ...factors.host import FixedFactor, SparseInverse, SparseSolver, gohberg_se
 from ...factors.inverse import Implicit, Inverse
 from ...factors.iterated import Attempts
 from ...factors.runs import multiplies_by_iteration
-from ...factors.structured import BandedFactor, FourierFactor, TridiagonalFactor, lapack_band
+from ...factors.structured import BandedFactor, FourierFactor, lapack_band, tridiagonal_factor
 from ...info import Info, planning, recording, report
 from ...methods import CG, BiCGSTAB
 from ...methods.sparse_direct import SparseLU
@@ -99,8 +99,6 @@ from .inverse import (
 )
 from .trials import attempts
 
-# The inverse of families: known, by substitution, by Fourier transforms, along bands.
-
 
 @rule(inv, Identity)
 def inv_identity(A: Any, method: Any) -> LinearOperator:
@@ -180,8 +178,11 @@ def inv_circulant(A: Any, method: Any) -> LinearOperator:
     if 0 in A.shape[-2:]:
         return A
     xp, is_real, on_mesh = A.xp, not A.is_complex, is_divided(A, A.xp)
-    column, grid = periodic_column(A)
-    symbol = transform_on_grid(A, column, grid) if on_mesh else periodic_spectrum(A)[0]
+    if on_mesh:
+        column, grid = periodic_column(A)
+        symbol = transform_on_grid(A, column, grid)
+    else:
+        symbol, grid = periodic_spectrum(A)
     frequencies = xp.reshape(symbol, (*A.batch_shape, -1))
     reciprocals = xp.reshape(reciprocal_spectrum(xp, frequencies), symbol.shape)
     if not on_mesh:
@@ -193,8 +194,7 @@ def inv_circulant(A: Any, method: Any) -> LinearOperator:
 @rule(inv, Tridiagonal, direct=True)
 def inv_tridiagonal(A: Any, method: Any) -> LinearOperator:
     """T^-1 b by elimination along three diagonals, in linear time"""
-    factor = TridiagonalFactor._of(A.lower, A.diag, A.upper)
-    return judged_by_growth(A, factor, (A.lower, A.diag, A.upper))
+    return judged_by_growth(A, tridiagonal_factor(A), A.diagonals)
 
 
 @rule(inv, Banded, when=is_compact, direct=True)
@@ -252,8 +252,6 @@ def report_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> Ar
 SMALL_SPARSE = 200  # rows below which a program had better form the matrix than call the host
 SMALL_TOEPLITZ = 220  # rows up to which nothing is faster than the matrix
 NARROW_BAND = 32  # diagonals up to which elimination beats the Fourier transform
-
-
 LARGEST_TRACED = 2048  # rows of a traced Toeplitz matrix that is still formed
 
 

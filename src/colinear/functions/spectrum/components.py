@@ -15,9 +15,18 @@ from ...dispatch import Choice
 from ...info import Info, report
 from ...methods import Eig, Eigh
 from ...methods.structured import all_pairs, few_pairs
-from ...operators import Dense, Diagonal, LinearOperator, Product, Sine, Sparse, Tridiagonal
+from ...operators import (
+    Dense,
+    Diagonal,
+    KroneckerSum,
+    LinearOperator,
+    Product,
+    Sine,
+    Sparse,
+    Tridiagonal,
+)
 from ...operators.context import kind_of
-from ...operators.shown import diagonals_on_host
+from ...operators.shown import diagonals_on_host, with_symmetry_of_entries
 from ...operators.sparse import SparseStructure
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Unitary
 from ...status import combine
@@ -234,6 +243,20 @@ def eig_sines(A: Any, asked: Asked) -> Pairs:
     if asked.is_hermitian and asked.k == n:  # s < 0, so they ascend
         return _put(A, values.real), vectors
     return asked.finish(_put(A, values), vectors)
+
+
+def has_accurate_spectrum(A: Any) -> bool:
+    """Whether each eigenvalue that `spectrum_by_factors` finds of A has small relative errors,
+    however small it is: a Kronecker sum of positive semidefinite terms that `eig_sines` knows."""
+    if not isinstance(A, KroneckerSum):
+        return False
+    terms = map(with_symmetry_of_entries, A.operands)
+    return all(
+        isinstance(X, Tridiagonal)
+        and X.properties & POSITIVE_SEMIDEFINITE
+        and diagonals_are_constant(X)
+        for X in terms
+    )
 
 
 def _symmetrised(lower: Any, upper: Any, A: Any) -> tuple[Any, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ... import autodiff
 from ...backends import Array, adjoint, hermitian, inner_products, places_like
 from ...dispatch import Choice
 from ...factors.inverse import Inverse
@@ -52,7 +51,7 @@ from ..common import (
     to_result_dtype,
     values_are_seen,
 )
-from ..orthonormal import complement, completed
+from ..orthonormal import complement, completed, qr_of_columns
 from . import Pairs, eig, eig_rule, known_eig_rule, not_empty, pairs_like, report_pairs
 from .order import (
     Asked,
@@ -226,7 +225,7 @@ def eig_low_rank(A: Any, asked: Asked) -> Any:
     if asked.is_hermitian or (k <= small.shape[-1] and asked.zeros_come_last):
         return pairs_of_similar(asked, basis, small)
     values, Z = eig(small, None, "LM", asked.method)
-    P = autodiff.qr(xp, V)[0]
+    P = qr_of_columns(xp, V)[0]
     with ignore_float_errors(xp):
         # P^H Q z: of no basis, if eigenvectors Q z nearly lie in the orthogonal complement P of V
         overlaps = xp.svd(inner_products(xp, P, (basis @ Z)._dense()))[1]
@@ -274,7 +273,7 @@ def compressed(A: Any) -> tuple[Array, LinearOperator, Array]:
     """Q, R V^H Q and V for A = U V^H, U = Q R."""
     xp = A.xp
     U, V = two_factors(A)
-    Q, R = autodiff.qr(xp, U)
+    Q, R = qr_of_columns(xp, U)
     small = xp.matmul(R, inner_products(xp, V, Q))
     if A.properties & SELF_ADJOINT:
         small = hermitian(xp, small)
