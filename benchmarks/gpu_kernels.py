@@ -2,6 +2,7 @@
 gradient at 14 000 to 500 000 observations.
 
     python benchmarks/gpu_kernels.py                  # both, products in JAX too; --kernels or --gp for one, --train for the loss against time
+    python benchmarks/gpu_kernels.py --gp 50000x18    # one size alone: each takes less than two minutes. --parts for what the seconds go to
     python benchmarks/gpu_kernels.py --json FILE      # saves the figures
 
 Points are the rows of Elevators (16 599 x 18) and Song (90 columns), standardised, where their files are there; more rows than
@@ -146,33 +147,59 @@ def loss(X: Any, y: Any, theta: Any, method: Any) -> tuple[Any, Any]:
 
 
 def exact_loss(X: Any, y: Any, theta: Any) -> float:
+    """In double precision: 16 n^2 bytes."""
     import math
 
     import torch
 
     length, variance, noise = (float(t) for t in theta)
-    K = gp.rbf(X.double(), None, length, variance)
+    n, X = len(X), X.double()
+    K = torch.empty(n, n, dtype=torch.float64, device=X.device)
+    for i in range(0, n, 2000):
+        K[i : i + 2000] = gp.rbf(X[i : i + 2000], X, length, variance)
     K.diagonal().add_(noise)
     L = torch.linalg.cholesky(K)
     del K
     z = torch.linalg.solve_triangular(L, y.double()[:, None], upper=False)
-    value = (z * z).sum() / 2 + L.diagonal().log().sum() + len(X) * math.log(2 * math.pi) / 2
-    return float(value) / len(X)
+    value = (z * z).sum() / 2 + L.diagonal().log().sum() + n * math.log(2 * math.pi) / 2
+    return float(value) / n
 
 
-def gp_rows(rows: list[dict[str, Any]], sizes: Any, repeats: int = 2) -> None:
+GP_SIZES = (14_000, 18), (50_000, 18), (200_000, 18), (200_000, 90), (500_000, 18)
+EXACT_ROWS = 60_000  # up to which the loss is computed exactly too
+
+
+def gp_methods(n: int, d: int) -> dict[str, Any]:
+    """The methods that are compared: with the preconditioner that `Auto` takes, and for fewer rows others."""
+    from colinear.functions.stochastic.solve_and_logdet import usual
+
+    X = points(n, d)[0]
+    K = co.PSD(co.Kernel(gp.rbf, X, parameters=(LENGTH[d], VARIANCE))) + NOISE * co.Identity(n)
+    best = usual(K)
+    methods = {f"SLQ({PROBES}, RPCholesky({best.rank}))": co.SLQ(PROBES, preconditioner=best)}
+    if n <= EXACT_ROWS:
+        for rank in (best.rank // 2, best.rank * 2):
+            method = co.SLQ(PROBES, preconditioner=co.RPCholesky(rank))
+            methods[f"SLQ({PROBES}, RPCholesky({rank}))"] = method
+        rank = max(100, min(500, n // 100))
+        methods[f"SLQ({PROBES}, Nystrom({rank}))"] = co.SLQ(PROBES, preconditioner=co.Nystrom(rank))
+    if n < 20_000 or n >= 200_000:
+        methods["Auto"] = None
+    return methods
+
+
+def gp_rows(rows: list[dict[str, Any]], sizes: Any, repeats: int = 2, parts: bool = False) -> None:
     """The likelihood and its gradient by length, variance and noise."""
     import torch
 
-    print(f"\n{'likelihood + gradient':58}{'seconds':>9}{'loss':>10}{'exact':>10}  steps GiB")
+    print(
+        f"\n{'likelihood + gradient':58}{'seconds':>9}{'loss':>10}{'exact':>10}{'std error':>10}  steps GiB"
+    )
     for n, d in sizes:
         X, y, kind = points(n, d)
-        rank = max(100, min(500, n // 100))
-        preconditioned = co.SLQ(PROBES, preconditioner=co.Nystrom(rank))
-        methods = {f"SLQ({PROBES}, Nystrom({rank}))": preconditioned}
-        if n < 20_000:
-            methods |= {f"SLQ({PROBES})": co.SLQ(PROBES), "Auto": None}
-        for name, method in methods.items():
+        exact = exact_loss(X, y, (LENGTH[d], VARIANCE, NOISE)) if n <= EXACT_ROWS else None
+        torch.cuda.empty_cache()
+        for name, method in gp_methods(n, d).items():
             torch.cuda.reset_peak_memory_stats()
 
             def work(X: Any = X, y: Any = y, d: int = d, method: Any = method) -> Any:
@@ -180,32 +207,56 @@ def gp_rows(rows: list[dict[str, Any]], sizes: Any, repeats: int = 2) -> None:
                     torch.tensor(v, device="cuda", requires_grad=True)
                     for v in (LENGTH[d], VARIANCE, NOISE)
                 ]
-                value, info = loss(X, y, theta, method)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", co.ApproximationWarning)
+                    value, info = loss(X, y, theta, method)
                 value.backward()
                 return value.detach(), [t.grad for t in theta], info
 
+            start = time.perf_counter()
             value, gradient, info = work()
-            took = seconds(work, repeats) if n < 20_000 else None
-            if took is None:
-                torch.cuda.synchronize()
-                start = time.perf_counter()
-                work()
-                torch.cuda.synchronize()
-                took = time.perf_counter() - start
-            exact = exact_loss(X, y, (LENGTH[d], VARIANCE, NOISE)) if n < 20_000 else None
+            torch.cuda.synchronize()
+            first = time.perf_counter() - start
+            # the first call compiles; of one that takes long that does not count
+            took = first if first > 25 else seconds(work, repeats if n < 100_000 else 1)
             peak = torch.cuda.max_memory_allocated() / 2**30
+            error = (
+                None if info.error is None else float(info.error) / (2 * n)
+            )  # that of the determinant
             rows.append(
                 {"n": n, "d": d, "kind": kind, "method": name, "seconds": took, "loss": float(value), "exact": exact,
-                 "status": str(info.status), "steps": str(info.iterations), "peak": peak,
+                 "status": str(info.status), "steps": str(info.iterations), "peak": peak, "error": error,
                  "gradient": [float(g) for g in gradient]}
             )  # fmt: skip
-            text = "-" if exact is None else f"{exact:.5f}"
+            texts = ["-" if number is None else f"{number:.5f}" for number in (exact, error)]
             print(
                 f"n = {n}, {d}; {name} ({kind})".ljust(58)
-                + f"{took:9.3f}{float(value):10.5f}{text:>10}  {info.iterations} {peak:.1f}"
+                + f"{took:9.3f}{float(value):10.5f}{texts[0]:>10}{texts[1]:>10}  {info.iterations} {peak:.1f}"
                 + f" {info.status!s}",
                 flush=True,
             )
+            if parts:
+                gp_parts(X, d, method)
+
+
+def gp_parts(X: Any, d: int, method: Any) -> None:
+    """What the seconds go to: the preconditioner, its product and that of the kernel, with one column more than there are probes."""
+    import torch
+
+    M = getattr(method, "preconditioner", None)
+    if M is None:
+        return
+    n, length = len(X), torch.tensor(LENGTH[d], device="cuda")
+    A = co.PSD(co.Kernel(gp.rbf, X, parameters=(length, VARIANCE))) + NOISE * co.Identity(n)
+    V = torch.rand(n, PROBES + 1, device="cuda")
+    made = M(A)
+    found = {
+        "made": seconds(lambda: M(A), 1),
+        "its determinant": seconds(lambda: co.logdet(made), 1),
+        "its product": seconds(lambda: made @ V),
+        "the kernel's": seconds(lambda: A @ V),
+    }
+    print("    " + ", ".join(f"{what} {1e3 * t:.1f} ms" for what, t in found.items()), flush=True)
 
 
 def train_rows(rows: list[dict[str, Any]], steps: int = 30) -> None:
@@ -231,7 +282,7 @@ def train_rows(rows: list[dict[str, Any]], steps: int = 30) -> None:
         print(name, " ".join(f"{t:.2f} s: {v:.4f}" for t, v in trace), flush=True)
 
     raw = torch.zeros(3, device="cuda", requires_grad=True)
-    method = co.SLQ(PROBES, preconditioner=co.Nystrom(100))
+    method = co.SLQ(PROBES, preconditioner=co.RPCholesky(1000))
     trained("colinear", [raw], lambda: loss(X, y, raw.exp(), method)[0], lambda: raw.detach().exp())
     try:
         import gpytorch
@@ -272,7 +323,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Kernels and Gaussian processes on a GPU.")
     parser.add_argument("--json", help="save the figures here")
     parser.add_argument("--kernels", action="store_true", help="the products alone")
-    parser.add_argument("--gp", action="store_true", help="the likelihoods alone")
+    parser.add_argument(
+        "--gp",
+        nargs="*",
+        metavar="ROWSxCOLUMNS",
+        help="the likelihoods alone, of these sizes or of all",
+    )
+    parser.add_argument(
+        "--parts", action="store_true", help="what the seconds of a likelihood go to"
+    )
     parser.add_argument("--train", action="store_true", help="the loss against time too")
     parser.add_argument("--most", type=int, default=500_000, help="observations at most")
     arguments = parser.parse_args()
@@ -286,13 +345,14 @@ def main() -> None:
         print("no CUDA device that torch can use: nothing to measure")
         return
     rows: list[dict[str, Any]] = []
-    every = not (arguments.kernels or arguments.gp or arguments.train)
+    every = not (arguments.kernels or arguments.gp is not None or arguments.train)
     if arguments.kernels or every:
         kernel_rows(rows)
         jax_kernel_rows(rows)
-    if arguments.gp or every:
-        sizes = ((14_000, 18), (50_000, 18), (200_000, 18), (200_000, 90), (500_000, 18))
-        gp_rows(rows, [size for size in sizes if size[0] <= arguments.most])
+    if arguments.gp is not None or every:
+        asked = [tuple(map(int, size.split("x"))) for size in arguments.gp or ()]
+        sizes = asked or [size for size in GP_SIZES if size[0] <= arguments.most]
+        gp_rows(rows, sizes, parts=arguments.parts)
     if arguments.train:
         train_rows(rows)
     if arguments.json:

@@ -21,8 +21,9 @@ LARGEST_FOLDER = 40  # files
 # of recorded and fused steps, six of radial kernels (Triton, Pallas), whose functions are in gp/kernels; device and
 # replay (iterations there), fused and streamed (products by diagonals, and from files); applied and
 # outside (methods from outside); clock, profile, plotting; orthonormal, since common grew too long;
-# divided (transforms on meshes), and convolution, since toeplitz grew too long; cyclic_reduction
-FILES = 233
+# divided (transforms on meshes), and convolution, since toeplitz grew too long; low_rank of preconditioners,
+# and control, the control variate of stochastic quadrature; recorded (calls); cyclic_reduction
+FILES = 236
 
 # A package may import those named beside it, and itself.
 BASE = {"errors", "info", "status", "properties", "dispatch", "backends", "rates", "clock"}

@@ -36,7 +36,9 @@ ESTIMATORS = "Hutchinson HutchPP XTrace XDiag XNysTrace SLQ".split()
 # the direct ones; the iterative and stochastic join as they are written
 METHODS = "Auto Cholesky LU LDL QR Eigh Eig SVD".split()
 APPROXIMATIONS = "nystrom rp_cholesky range_finder interpolative cur SVRG".split()
-PRECONDITIONERS = "Jacobi BlockJacobi ILU IC PivotedCholesky Nystrom Chebyshev AMG".split()
+PRECONDITIONERS = (
+    "Jacobi BlockJacobi ILU IC PivotedCholesky RPCholesky Nystrom Chebyshev AMG".split()
+)
 DISPATCH = "function rule check_rules explain Plan".split()
 REPORTS = "Info Status ApproximationWarning AnnotationError AmbiguityError".split()
 

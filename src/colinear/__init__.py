@@ -96,7 +96,7 @@ __all__ = [
     "RandomizedSVD", "Krylov", "SVRG", "Hutchinson", "HutchPP", "XTrace", "XDiag", "XNysTrace",
     "SLQ",
     # preconditioners
-    "Jacobi", "BlockJacobi", "ILU", "IC", "PivotedCholesky", "Nystrom", "Chebyshev", "AMG",
+    "Jacobi", "BlockJacobi", "ILU", "IC", "PivotedCholesky", "RPCholesky", "Nystrom", "Chebyshev", "AMG",
     # dispatch
     "function", "rule", "check_rules", "explain", "Plan", "profile", "Profile", "Choice", "Cost", "Function",
     # results and errors

@@ -146,3 +146,25 @@ def test_second_derivatives_of_programs_are_right():
     length = torch.tensor(1.1, dtype=torch.float64, requires_grad=True)
     f = lambda X, V, length: co.Kernel(gp.rbf, X, parameters=(length,)) @ V
     assert torch.autograd.gradgradcheck(f, (X, V, length))
+
+
+@interpreted
+@quiet
+@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")
+@pytest.mark.parametrize("name", ["rbf", "matern12"])
+@pytest.mark.parametrize("width", [1, 3])
+def test_points_near_the_origin_and_far_from_it_are_as_right(name, width):
+    """Neighbours far away, whose difference cancels, are computed again; the order of the points is theirs."""
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(300, 10, generator=g)
+    X[::7] += 1000 * torch.randn(43, 1, generator=g).round()
+    Y = torch.cat([X[::3] + 0.1 * torch.randn(100, 10, generator=g), X[:50]])
+    V = torch.randn(150, width, generator=g)
+    kernel = KERNELS[name][0]
+    found = co.Kernel(kernel, X, Y) @ V
+    q = ((X.double()[:, None] - Y.double()) ** 2).sum(-1)
+    expected = kernel.radial.profile(q) @ V.double()
+    assert (found - expected).norm() <= 1e-5 * expected.norm()
+    X[5] = torch.nan
+    assert torch.isnan((co.Kernel(kernel, X, Y) @ V)[5]).all()
+    assert torch.isfinite((co.Kernel(kernel, X, Y) @ V)[6]).all()

@@ -82,6 +82,8 @@ FACTORIES = {
     "IC": co.IC(),
     "IC, threshold": co.IC(drop_tol=1e-2),
     "PivotedCholesky": co.PivotedCholesky(3),
+    "RPCholesky": co.RPCholesky(3),
+    "RPCholesky, blocks": co.RPCholesky(3, block=2),
     "Nystrom": co.Nystrom(3),
     "Chebyshev": co.Chebyshev(4),
 }
@@ -157,7 +159,15 @@ def test_factors_of_the_host_are_applied_under_jit_and_in_derivatives(name: str)
 
 
 @pytest.mark.parametrize(
-    "name", ["Jacobi", "BlockJacobi", "PivotedCholesky", "Nystrom", "Chebyshev"]
+    "name",
+    [
+        "Jacobi",
+        "BlockJacobi",
+        "PivotedCholesky",
+        "RPCholesky, blocks",
+        "Nystrom",
+        "Chebyshev",
+    ],
 )
 def test_derivatives_go_through_a_preconditioner_that_is_not_made_on_the_host(
     rng: np.random.Generator, name: str

@@ -45,7 +45,7 @@ NAMES: tuple[str, ...] = tuple(
     generator split fold_in normal rademacher uniform
     while_loop fori_loop scan cond loop_map call_host outside_trace
     jvp vjp linearise linear_transpose vmap custom_derivative stop_gradient checkpoint hoist
-    register_pytree tree_map jit warn_later synchronize watch_operations record
+    register_pytree tree_map jit warn_later synchronize watch_operations record recorder
     """.split()
 )
 

@@ -42,8 +42,8 @@ class Tile(NamedTuple):
 
 
 def tile_of_product(d: int, width: int, double: bool, guarded: bool = False) -> Tile:
-    """All tiles of one d have as many rows, guarded or not. A guarded program holds the differences
-    too, and so takes fewer columns; wide V with many coordinates fill the shared memory once."""
+    """All tiles of one d have as many rows, guarded or not. Guarded ones hold the differences too,
+    and so have fewer columns; wide V with many coordinates fill the shared memory once."""
     if double:
         return Tile(64, 32, 4, 2)
     if d > 64:

@@ -101,6 +101,10 @@ def record(f: Callable, arrays: Any) -> None:
     """None: nothing can be recorded."""
 
 
+def recorder(context: Any) -> None:
+    """None: no call is recorded."""
+
+
 def descend(*arrays: Any) -> None:
     """None: no kernel updates two vectors at once."""
 

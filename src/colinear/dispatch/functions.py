@@ -12,7 +12,17 @@ from typing import Any, Self, TypeVar
 
 from ..clock import CLOCKS, DISPATCH, OTHER, as_part, clocked, may_tick, running
 from ..info import Info, Scope, planning, reported, state, summarise
-from ..status import ON_FAILURE, combine, deliver, failed, overlook, settle, tell_later
+from ..status import (
+    ON_FAILURE,
+    Test,
+    combine,
+    deliver,
+    failed,
+    overlook,
+    settle,
+    tell_later,
+    unread_statuses,
+)
 from . import calls, signatures
 from .calls import (
     ANSWERED_BY,
@@ -97,11 +107,13 @@ class Function:
             A = _converter(A)
             if calls.modes:  # which may ask more of an operator than of an array
                 return self._call(A, arguments, info, on_failure)
-        if self.lends and A._context.backend in calls.LENDERS:
-            result = _by_numpy(self._call, A, arguments, info, on_failure)
+        outer = state.current
+        is_users = outer is None or outer.planner is not None  # or `explain`'s, for a user
+        if is_users and self.lends and A._context.backend in calls.LENDERS:
+            result = _elsewhere(self, A, arguments, info, on_failure)
             if result is not NotImplemented:
                 return result
-        if state.current is None:
+        if outer is None:
             state.call = None
         find = as_part(DISPATCH, self.find) if CLOCKS else self.find
         chosen = find(A, arguments)
@@ -226,6 +238,20 @@ class Function:
             gathered = summarise(reports, self.name, chosen.name, status=worst)
             result = deliver(gathered, on_failure, result)
         return _release(A, arguments, result) if A.is_neutral else result
+
+    def run_unsettled(self, A: Any, arguments: tuple[Any, ...]) -> tuple[Any, list[Test]] | None:
+        """The result of a call on a device and the tests of it that are put off until its end,
+        which nobody has asked; None if it is known to have failed."""
+        state.call, scope = None, Scope([])
+        state.current = scope
+        try:
+            result = self._call(A, arguments)
+            unread = [test for _, test in unread_statuses(scope.reports)]
+            if any(failed(report._status) for report in scope.reports):
+                return None
+            return result, [*unread, *state.unasked]
+        finally:
+            state.current, state.unasked = None, []
 
     def find(self, A: Any, arguments: tuple[Any, ...] = ()) -> Rule:
         """The rule that would be taken for this operator and these other arguments;
@@ -377,6 +403,7 @@ class Function:
             # A thread that is resolving meanwhile keeps the old dictionaries, so nothing stale
             # enters the new ones.
             self._parts, self._cache = parts, {}
+            signatures.rules_added += 1
 
     def _resolve(self, s: Signature) -> Resolution:
         cache, index = self._cache, self._index
@@ -441,18 +468,18 @@ def function_named(name: str) -> Function:
 _converter: Callable[[Any], Any]
 _simplify: Function
 _release: Callable[[Any, tuple[Any, ...], Any], Any]
-_by_numpy: Callable[..., Any]
+_elsewhere: Callable[..., Any]
 
 
 def set_operators(
     as_operator: Callable[[Any], Any],
     simplify: Function,
     release: Callable[[Any, tuple[Any, ...], Any], Any],
-    by_numpy: Callable[..., Any],
+    elsewhere: Callable[..., Any],
 ) -> None:
     """Say how an array becomes an operator, so that every function takes arrays too; which function
     writes an operator in a family that knows more; how the result of an operator that holds no
-    floats is freed of the framework in which it was computed; and how NumPy computes a call for
-    another framework."""
-    global _converter, _simplify, _release, _by_numpy
-    _converter, _simplify, _release, _by_numpy = as_operator, simplify, release, by_numpy
+    floats is freed of the framework in which it was computed; and how a call is computed elsewhere
+    than by its framework's operations, one by one."""
+    global _converter, _simplify, _release, _elsewhere
+    _converter, _simplify, _release, _elsewhere = as_operator, simplify, release, elsewhere

@@ -30,6 +30,7 @@ MOST_SIGNATURES = 100_000  # in the table: then it is emptied, and only identity
 
 _table: dict[Any, Signature] = {}
 MEMOS: dict[Any, dict[str, Any]] = {}  # what operators of one array remember, with their signature
+rules_added = 0  # to all functions, so far: what was decided before may be decided otherwise
 _numbers = itertools.count()
 _number = attrgetter("number")
 

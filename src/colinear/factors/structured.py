@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, adjoint, namespace_of
+from ..backends import Array, adjoint, inner_products, namespace_of
 from ..backends import shared as _banded
 from ..backends.shared import by_columns
 from ..info import planning
@@ -403,3 +403,35 @@ class SchurFactor(LinearOperator):
     @property
     def _flops(self) -> float:
         return 10.0 * self.shape[-1] * sum(T.shape[-1] for T in self.triangles)
+
+
+# The inverse of a diagonal and a low-rank matrix together, both positive.
+
+
+class CorrectedDiagonal(LinearOperator):
+    """diag(d) - W W^H = A^-1, with real d, and log det A."""
+
+    d: Array
+    W: Array
+    logarithm: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.W.shape[:-1], self.W.shape[-2])
+
+    _conj = _transpose = conjugate_leaves
+
+    def _adjoint(self) -> LinearOperator:
+        return self
+
+    def _matmat(self, X: Array) -> Array:
+        xp = namespace_of(X)
+        return self.d[..., None] * X - xp.matmul(self.W, inner_products(xp, self.W, X))
+
+    def slogdet(self) -> tuple[Array, Array]:
+        return self.xp.ones(self.shape[:-2], **kind_of(self)), self.logarithm
+
+    @property
+    def _flops(self) -> float:
+        n, rank = self.W.shape[-2:]
+        return math.prod(self.shape[:-2]) * (4.0 * n * rank + 2 * n)

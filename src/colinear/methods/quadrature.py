@@ -81,9 +81,9 @@ class SLQ(Stochastic):
     confidence, seed, progress
         See the other estimators.
     preconditioner : operator or factory, optional
-        M = P^-1 with a known determinant, such as `Jacobi()`, `PivotedCholesky(rank)` or
-        `Nystrom(rank)`: log det A = log det P + tr log(P^-1/2 A P^-1/2), of which the last part is
-        small and has a small variance.
+        M = P^-1 with a known determinant, such as `Jacobi()`, `RPCholesky(rank)`,
+        `PivotedCholesky(rank)` or `Nystrom(rank)`: log det A = log det P + tr log(P^-1/2 A
+        P^-1/2), of which the last part is small and has a small variance.
     quadrature : {"gauss", "lower", "upper"}
         "lower" and "upper" give bounds of the mean of z^H log(A) z: Gauss and Radau's, with a node
         at an end of `interval`.
@@ -94,8 +94,10 @@ class SLQ(Stochastic):
     -----
     `info.error` is the standard error over the probes, and the error of the quadrature, if that is
     larger. A Ritz value that is not positive shows that A is not positive definite: the status says
-    so. Derivatives of log-determinants, tr(A^-1 dA), and of traces of f(A), tr(f'(A) dA), are
-    estimated from the same random vectors.
+    so. With `RPCholesky` or `PivotedCholesky` the trace of M A, which is then known better, corrects
+    the mean of `solve_and_logdet`, and of determinants with derivatives: a control variate.
+    Derivatives of log-determinants, tr(A^-1 dA), and of traces of f(A), tr(f'(A) dA), are estimated
+    from the same random vectors.
 
     Examples
     --------
@@ -362,7 +364,7 @@ def cg_quadrature(
         before, ran = s.rho, s.status == RUNNING
         cg.step(ops, s)
         s.length = pick(xp, s.j == 0, s.rho, s.length)
-        on = ran & ((s.status == RUNNING) | (s.status == SUCCESS))
+        on = ran & (s.status <= SUCCESS)  # those that still run or have just arrived
         b = ops.ratio(s.rho, before)
         inverse = ops.ratio(1.0, s.alpha)
         if xp.is_functional or s.j < rows:  # JAX drops what is put outside

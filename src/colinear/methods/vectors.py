@@ -140,6 +140,7 @@ class Columns:
         self.carried: dict[Any, Array] = {}
         self._inner = xp.column_dot if in_place else None  # quicker for wide blocks
         self.in_place, self._axis = in_place and not xp.is_functional, axis
+        self._fills = self.in_place and xp.name == "torch"  # whose `where` is slow with numbers
         self._is_by_columns = few and self.in_place and xp.name == "numpy"
         self._wide = (..., None, slice(None)) if axis == -2 else (..., None)
 
@@ -232,7 +233,7 @@ class Columns:
         """y + a x, in the columns that are `on`."""
         if self.in_place:
             a = self._beside(a if on is None else self.xp.where(on, a, 0), x)
-            if self.xp.name == "torch":
+            if self._fills:
                 return self.xp.axpy(a, x, y)  # without an array for the product
             y += a * x
             return y
@@ -243,6 +244,8 @@ class Columns:
         self, a: Any, p: Array, q: Array, x: Array, r: Array, on: Any
     ) -> tuple[Array, Array, Any]:
         """x + a p and its residual r - a q, where q = A p, and |r - a q|^2."""
+        if self.in_place and on is not None:
+            a, on = self.xp.where(on, a, 0), None
         r = self.axpy(-a, q, r, on)
         # as `dot` has it: a call less, of which a traced step makes many
         inner = self._inner(r, r) if self._inner else self.xp.vecdot(r, r, axis=self._axis)
@@ -250,9 +253,9 @@ class Columns:
 
     def xpby(self, x: Array, b: Any, y: Array) -> Array:
         """x + b y, written over y."""
+        if self._fills:
+            return self.xp.xpby(x, self._beside(b, y), y)  # in one pass
         if self.in_place:
-            if self.xp.name == "torch":
-                return self.xp.xpby(x, self._beside(b, y), y)  # in one pass
             y *= self._beside(b, y)
             y += x
             return y
@@ -280,7 +283,7 @@ class Columns:
 
     def ratio(self, a: Any, b: Array) -> Array:
         """a / b, and 0 where b is 0."""
-        return divide(self.xp, a, b)
+        return (a / b).masked_fill_(b == 0, 0) if self._fills else divide(self.xp, a, b)
 
     def rotation(self, a: Array, b: Array) -> tuple[Array, Array, Array]:
         """c, s and r with c a + s b = r and c b = s a."""
@@ -310,16 +313,22 @@ class Columns:
 
     def first(self, code: Array, *cases: Any) -> Array:
         """The codes of the columns after a step, by cases: a flag, a code, and so on."""
+        if self._fills and len(cases) == 2:
+            return code.masked_fill((code == RUNNING) & cases[0], cases[1])
         return first_of(self.xp, code, *cases)
 
     def positive(self, code: Array, a: Array, blame: tuple[int, int]) -> Array:
         """What becomes of the columns that run, by a number that must be positive."""
-        is_bad = (code == RUNNING) & ~((a > 0) & (a < math.inf))
+        running = code == RUNNING
+        if self._fills:
+            code = code.masked_fill(running & (a <= 0), blame[0])
+            return code.masked_fill_(running > (a < math.inf), blame[1])
+        is_bad = running & ~((a > 0) & (a < math.inf))
         return self.xp.where(is_bad, self.xp.where(a <= 0, *blame), code)
 
     def reached(self, code: Array, size: Array) -> Array:
         """SUCCESS for the columns that run and have reached the goal."""
-        return first_of(self.xp, code, size <= self.goal, SUCCESS)
+        return self.first(code, size <= self.goal, SUCCESS)
 
     def ended(self, code: Array) -> bool:
         """Whether a step may be left early, because no column runs."""

@@ -179,7 +179,7 @@ class _Loan:
                 value = map_parts(value, self.operator, self._array)
             elif isinstance(value, Context):
                 value = value if value.backend is None else self.known["_context"]
-            elif not _is_plain(value):
+            elif not is_plain(value):
                 raise NotLent
             memos[name] = value
         memos["_twin_of"] = A
@@ -224,7 +224,7 @@ class _Loan:
             return type(x)([self.argument(item) for item in x])
         if callable(x):
             return self._function(x)
-        if not _is_plain(x):
+        if not is_plain(x):
             raise NotLent
         return x
 
@@ -296,11 +296,11 @@ class _Loan:
         return copy[1]
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
     """Whether a value runs no code of the user's, holds no arrays and draws no random numbers."""
     if getattr(type(value), "_is_method", False):
         return not value.is_stochastic and all(
-            _is_plain(option) and not isinstance(option, LinearOperator)
+            is_plain(option) and not isinstance(option, LinearOperator)
             for option in vars(value).values()
         )
     return isinstance(value, type) or not (callable(value) or namespace_of(value))

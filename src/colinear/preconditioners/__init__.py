@@ -10,7 +10,8 @@ Any operator, array or function of A that approximates A^-1 is one too.
 from __future__ import annotations
 
 from .base import as_preconditioner
-from .general import BlockJacobi, Chebyshev, Jacobi, Nystrom, PivotedCholesky
+from .general import BlockJacobi, Chebyshev, Jacobi
+from .low_rank import Nystrom, PivotedCholesky, RPCholesky
 from .sparse import AMG, IC, ILU
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "ILU",
     "IC",
     "PivotedCholesky",
+    "RPCholesky",
     "Nystrom",
     "Chebyshev",
     "AMG",

@@ -45,24 +45,24 @@ BLOCK = 1 << 20  # entries that a block of columns may have
 # --------------------------------------------------------------------------------------------------
 
 
-def one_column(A: LinearOperator, i: Array) -> Array:
-    """A e_i, where i is an integer array: one for each matrix of a batch. One product."""
+def columns_by_product(A: LinearOperator, i: Array) -> Array:
+    """A E for the columns i, an integer array (*batch, k): (*batch, n, k), one product for each."""
     xp = A.xp
-    unit = xp.arange(A.shape[-1], device=A._context.device) == i[..., None]
-    return (A @ xp.astype(unit, A.dtype)[..., None])[..., 0]
+    unit = xp.arange(A.shape[-1], device=A._context.device)[:, None] == i[..., None, :]
+    return A @ xp.astype(unit, A.dtype)
 
 
-column = function("column", base=one_column, rewrites=False)
+columns = function("columns", base=columns_by_product, rewrites=False)
 
 
-@rule(column, Dense)
-def column_dense(A: Any, i: Array) -> Array:
-    """A e_i is read off"""
-    xp, batch = A.xp, broadcast_batches(A.batch_shape, i.shape)
+@rule(columns, Dense)
+def columns_of_dense(A: Any, i: Array) -> Array:
+    """A E is read off"""
+    xp, batch = A.xp, broadcast_batches(A.batch_shape, i.shape[:-1])
     if not batch:
         return xp.take(A.A, i, axis=-1)
-    place = xp.broadcast_to(i[..., None, None], (*batch, A.shape[-2], 1))
-    return xp.take_along_axis(xp.broadcast_to(A.A, (*batch, *A.shape[-2:])), place, -1)[..., 0]
+    places = xp.broadcast_to(i[..., None, :], (*batch, A.shape[-2], i.shape[-1]))
+    return xp.take_along_axis(xp.broadcast_to(A.A, (*batch, *A.shape[-2:])), places, -1)
 
 
 def is_single(A: LinearOperator) -> bool:
@@ -70,30 +70,33 @@ def is_single(A: LinearOperator) -> bool:
     return not A.batch_shape
 
 
-@rule(column, Kernel, when=is_single)
-def column_kernel(A: Any, i: Array) -> Array:
-    """K e_i = k(X, x_i)"""
-    xp, (rows, columns) = A.xp, A._points()
-    entries = A._entries(rows, xp.take(columns, xp.reshape(i, (-1,)), axis=0))
-    return xp.reshape(xp.matrix_transpose(entries), (*i.shape, A.shape[-2]))
+@rule(columns, Kernel, when=is_single)
+def columns_of_kernel(A: Any, i: Array) -> Array:
+    """K E = k(X, X_i)"""
+    xp, (rows, others) = A.xp, A._points()
+    others = xp.take(others, xp.reshape(i, (-1,)), axis=0)
+    some = A._between(rows, others)
+    is_small = some._block_rows == A.shape[-2]
+    entries = A._entries(rows, others) if is_small else some._by_blocks(None)
+    return xp.moveaxis(xp.reshape(entries, (A.shape[-2], *i.shape)), 0, -2)
 
 
 def reads_columns(A: Any) -> bool:
     """Whether columns of A are read off, without products."""
     inner = (A.A,) if isinstance(A, Scaled) else A.operands if isinstance(A, Sum) else ()
-    return not column.find(A).is_base and all(map(reads_columns, inner))
+    return not columns.find(A).is_base and all(map(reads_columns, inner))
 
 
-@rule(column, Sum)
-def column_sum(A: Any, i: Array) -> Array:
-    """(A + B) e_i = A e_i + B e_i"""
-    return reduce(add, (column(term, i) for term in operands_in_context(A)))
+@rule(columns, Sum)
+def columns_of_sum(A: Any, i: Array) -> Array:
+    """(A + B) E = A E + B E"""
+    return reduce(add, (columns(term, i) for term in operands_in_context(A)))
 
 
-@rule(column, Scaled)
-def column_scaled(A: Any, i: Array) -> Array:
-    """(c A) e_i = c (A e_i)"""
-    return times(A.scalar, column(A.A, i), 1)
+@rule(columns, Scaled)
+def columns_of_multiple(A: Any, i: Array) -> Array:
+    """(c A) E = c (A E)"""
+    return times(A.scalar, columns(A.A, i), 2)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -98,7 +98,9 @@ def test_radau_and_gauss_enclose_the_quadratic_forms(steps: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [co.Jacobi(), co.PivotedCholesky(20), co.Nystrom(20)], ids=lambda m: type(m).__name__
+    "make",
+    [co.Jacobi(), co.PivotedCholesky(20), co.RPCholesky(20), co.Nystrom(20)],
+    ids=lambda m: type(m).__name__,
 )
 def test_a_preconditioner_leaves_a_remainder_of_small_variance(make: Any) -> None:
     rng = np.random.default_rng(0)

@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 
 import colinear as co
+from colinear import gp
+from colinear.functions.stochastic.control import trace_of_preconditioned
+from colinear.functions.stochastic.solve_and_logdet import usual
+from colinear.preconditioners import as_preconditioner
 from colinear.testing import count_matvecs
 
 rng = np.random.default_rng(0)
@@ -36,8 +40,8 @@ def slope(length: float, h: float = 1e-5) -> float:
 
 @pytest.mark.parametrize(
     "preconditioner",
-    [None, co.PivotedCholesky(8), co.Nystrom(8)],
-    ids=["none", "cholesky", "nystrom"],
+    [None, co.PivotedCholesky(8), co.RPCholesky(8), co.Nystrom(8)],
+    ids=["none", "cholesky", "random pivots", "nystrom"],
 )
 def test_one_run_gives_both(preconditioner: Any) -> None:
     A = operator()
@@ -182,15 +186,58 @@ def test_solutions_in_single_precision_are_refined_and_judged_by_the_tolerance()
 
 
 def test_kernels_with_noise_are_preconditioned_by_auto() -> None:
-    from colinear.functions.stochastic.solve_and_logdet import usual
-
     def k(X: Any, Y: Any) -> Any:
         return np.exp(-((X[:, None] - Y[None]) ** 2).sum(-1))
 
     X = np.zeros((20_000, 2))
     K = co.PSD(co.Kernel(k, X))
-    assert usual(K + 0.1 * co.Identity(20_000)) == co.Nystrom(200)
-    assert usual(2.0 * K + co.Diagonal(np.ones(20_000))) == co.Nystrom(200)
+    assert usual(K + 0.1 * co.Identity(20_000)) == co.RPCholesky(2828)
+    assert usual(2.0 * K + co.Diagonal(np.ones(20_000))) == co.RPCholesky(2828)
     assert usual(K) is None
     few = co.PSD(co.Kernel(k, X[:500]))
     assert usual(few + 0.1 * co.Identity(500)) is None
+
+
+def test_the_usual_rank_is_bounded_by_the_size_and_the_memory() -> None:
+    def of(n: int) -> Any:
+        K = co.PSD(co.Kernel(gp.rbf, np.zeros((n, 1)), parameters=(1.0, 1.0)))
+        return usual(K + 0.1 * co.Identity(n))
+
+    assert of(2000).rank == 500 and 1 <= of(4_000_000).rank < 40_000
+    assert usual(co.PSD(np.eye(2000)) + 0.1 * co.Identity(2000)) is None
+    K = co.PSD(co.Kernel(gp.rbf, np.zeros((2000, 1)), parameters=(1.0, 1.0)))
+    by_products = co.opaque(K) + 0.1 * co.Identity(2000)
+    assert usual(co.PSD(by_products)) in (None, co.Nystrom(100))
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+def test_what_the_preconditioner_tells_of_the_trace_makes_the_error_smaller(framework: str) -> None:
+    X = np.random.default_rng(3).standard_normal((300, 4))
+    A = co.PSD(co.Dense(gp.rbf(X, X, 2.0, 1.0))) + 0.1 * co.Identity(300)
+    exact = np.linalg.slogdet(A.to_dense())[1]
+    A = A.to(backend=framework)
+    y, errors, estimated = A.xp.ones((300,), dtype=A.dtype), [], []
+    for seed in range(12):
+        method = co.SLQ(20, preconditioner=co.RPCholesky(60), seed=seed)
+        (_, value), info = co.solve_and_logdet(A, y, method, info=True)
+        errors.append(float(value) - exact)
+        estimated.append(float(info.error))
+    plain = co.SLQ(20, preconditioner=co.Nystrom(60))  # whose trace is not known
+    error = float(co.solve_and_logdet(A, y, plain, info=True)[1].error)
+    root_mean_square = np.sqrt(np.mean(np.square(errors)))
+    assert root_mean_square < 0.6 * error and np.mean(estimated) < 0.6 * error
+    assert 0.4 < root_mean_square / np.mean(estimated) < 2
+
+
+def test_a_small_rank_has_an_exact_trace() -> None:
+    X = np.random.default_rng(3).standard_normal((200, 1))
+    A = co.PSD(co.Dense(gp.rbf(X, X, 2.0, 1.0))) + 0.1 * co.Identity(200)
+    M = as_preconditioner(co.RPCholesky(5), A)
+    known = trace_of_preconditioned(A, M, A.xp.generator(0), 20)
+    assert known.variance == 0 and known.products == 5
+    assert abs(known.mean - np.trace(M.to_dense() @ A.to_dense())) < 1e-8
+    many = trace_of_preconditioned(
+        A, as_preconditioner(co.RPCholesky(100), A), A.xp.generator(0), 20
+    )
+    exact = np.trace(co.RPCholesky(100)(A).to_dense() @ A.to_dense())
+    assert abs(many.mean - exact) <= 4 * np.sqrt(many.variance) + 1e-8

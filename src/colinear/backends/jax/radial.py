@@ -8,6 +8,7 @@ with the blocks before it is used.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import warnings
@@ -364,7 +365,8 @@ def _lower(context: Any, *arrays: Any, program: Program, is_cuda: bool = False) 
     is_spread = devices is not None and devices > 1
     if is_cuda and not is_spread:
         try:
-            return mlir.lower_fun(program.on_cuda, multiple_results=True)(context, *arrays)
+            with _without_deprecations():
+                return mlir.lower_fun(program.on_cuda, multiple_results=True)(context, *arrays)
         except Exception as error:  # at a size, say, that is too large
             _give_up(program.rule.fused.profile, _in_words(error))
     return mlir.lower_fun(program.by_blocks, multiple_results=True)(context, *arrays)
@@ -415,6 +417,15 @@ def trial(program: Program, shapes: tuple[tuple[int, ...], ...]) -> str:
     return reason and _give_up(fused.profile, reason)
 
 
+@contextlib.contextmanager
+def _without_deprecations() -> Iterator[None]:
+    """A block in which JAX 0.11 does not say that Pallas will leave Triton: once it is gone, the
+    blocks remain."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
 def _few(program: Program, *arrays: Any) -> Iterator[tuple[int, ...]]:
     """The shapes of such arrays with few rows and columns, of as few kinds as programs have, and
     two of what is mapped over."""
@@ -442,7 +453,8 @@ def _evaluate(f: Callable, *samples: list[np.ndarray]) -> list[np.ndarray]:
     device: at once, also while a program is traced."""
     place = jax.sharding.SingleDeviceSharding(cuda_devices()[0])
     likes = (jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place) for x in samples[0])
-    compiled = jax.jit(f).lower(*likes).compile()
+    with _without_deprecations():
+        compiled = jax.jit(f).lower(*likes).compile()
     return [x for sample in samples for x in jax.device_get(compiled(*sample))]
 
 

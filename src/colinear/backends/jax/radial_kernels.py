@@ -58,7 +58,8 @@ def product(fused: Fused, X: Any, Y: Any, V: Any, shape: tuple) -> Any:
         def multiply(*refs: Any) -> None:
             *points, v, numbers, out = refs
             close, _, *parameters = (numbers[i] for i in range(2 + len(shape)))
-            distances = measured(fused, tile, d, close if is_guarded else None, *points)
+            close_pairs = close if is_guarded else None
+            distances = measured(fused, tile, d, close_pairs, *points, far_alone=fused.is_smooth)
             tiles: Any = v.shape[0] // tile.columns
             if has_both:
                 tiles = jnp.where((close > 0) == is_guarded, jnp.int32(tiles), jnp.int32(0))
@@ -206,10 +207,18 @@ def is_by_product(fused: Fused, d: int) -> bool:
 
 
 def measured(
-    fused: Fused, tile: Tile, d: int, close: Any, X: Any, Y: Any, XX: Any, YY: Any
+    fused: Fused,
+    tile: Tile,
+    d: int,
+    close: Any,
+    X: Any,
+    Y: Any,
+    XX: Any,
+    YY: Any,
+    far_alone: bool = False,
 ) -> Callable:
     """columns -> |x_i - y_j|^2 of a tile: |x|^2 + |y|^2 - 2 x·y, unless that cancels for one of
-    the pairs, where `close` is given to see that."""
+    the pairs, where `close` is given to see that; `far_alone`: of those far from the origin."""
     x, xx = X[...], XX[...][:, None]
 
     def by_differences(columns: Any) -> Any:
@@ -227,7 +236,8 @@ def measured(
         q = jnp.where(q < 0, 0, q)  # Triton's maximum would make 0 of NaN
         if close is None:
             return q
-        cancels = jnp.min(q - close * size) < 0
+        excess = q - close * size
+        cancels = jnp.min(jnp.where(size > NEAR, excess, q) if far_alone else excess) < 0
         return jax.lax.cond(cancels, lambda: by_differences(columns), lambda: q)
 
     return distances

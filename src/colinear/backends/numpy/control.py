@@ -24,6 +24,7 @@ from ..shared import (
     loop_map,
     radial_product,
     record,
+    recorder,
     scan,
     watch_operations,
 )

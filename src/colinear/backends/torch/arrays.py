@@ -236,11 +236,14 @@ LENT_ENTRIES = 2**14  # of a tensor that NumPy computes with: for larger ones to
 
 
 def may_lend(context: Any) -> builtins.bool:
-    """Whether NumPy may compute for torch in this dtype: no mode and no transformation sees what is
-    done."""
+    """Whether NumPy may compute for torch in this dtype."""
+    return context.dtype in HOST_DTYPES and is_unwatched(context)
+
+
+def is_unwatched(context: Any) -> builtins.bool:
+    """Whether no mode and no transformation sees what is done."""
     return not (
-        context.dtype not in HOST_DTYPES
-        or isinstance(context.device, MESHES)
+        isinstance(context.device, MESHES)
         or torch._C._len_torch_dispatch_stack()
         or torch._C._len_torch_function_stack()
         or _functorch.peek_interpreter_stack() is not None
@@ -350,24 +353,35 @@ def fetch(arrays: Any) -> list[np.ndarray]:
     """The values of several tensors on the host, or of their norms, copied at once from one
     device."""
     with torch._C._DisableFuncTorch():
-        parts, sizes = _parts(arrays)
-        if len(parts) == 1 == len(arrays):
-            x = parts[0]
-            found = np.asarray(x.item()) if x.ndim == 0 else to_numpy(x)
-            return [found if type(arrays[0]) is not Norm else found.reshape(sizes[0])]
-        is_flat = len({(x.ndim, x.dtype) for x in parts}) == 1 and parts[0].ndim == 0
-        joined = torch.stack(parts) if is_flat else torch.cat([x.reshape(-1) for x in parts])
-        joined = to_numpy(joined)
-    values, end = [], 0
-    for x, size in zip(arrays, sizes):
-        start, end = end, end + math.prod(size)
-        part = joined[start:end]
-        if type(x) is Norm:
-            part = part.real
-        elif x.dtype in HOST_DTYPES:  # its own again
-            part = (part if x.is_complex() else part.real).astype(HOST_DTYPES[x.dtype], copy=False)
-        values.append(part.reshape(size))
-    return values
+        joined, unpack = pack(arrays)
+        if joined.ndim == 0 and joined.dtype in HOST_DTYPES:
+            return unpack(np.asarray(joined.item()))
+        return unpack(to_numpy(joined))
+
+
+def pack(arrays: Any) -> tuple[torch.Tensor, Callable[[np.ndarray], list[np.ndarray]]]:
+    """Several tensors, or their norms, in one; and the function that takes its values on the host
+    apart again."""
+    parts, sizes = _parts(arrays)
+    dtypes = [None if type(x) is Norm else x.dtype for x in arrays]
+    if len(parts) == 1 == len(arrays):
+        return parts[0], lambda values: [values.reshape(sizes[0])]
+    is_flat = len({(x.ndim, x.dtype) for x in parts}) == 1 and parts[0].ndim == 0
+    joined = torch.stack(parts) if is_flat else torch.cat([x.reshape(-1) for x in parts])
+
+    def unpack(joined: np.ndarray) -> list[np.ndarray]:
+        values, end = [], 0
+        for dtype, size in zip(dtypes, sizes):
+            start, end = end, end + math.prod(size)
+            part = joined[start:end]
+            if dtype is None or not dtype.is_complex:
+                part = part.real
+            if dtype in HOST_DTYPES:  # its own again
+                part = part.astype(HOST_DTYPES[dtype], copy=False)
+            values.append(part.reshape(size))
+        return values
+
+    return joined, unpack
 
 
 FEW_COLUMNS = 4  # whose norms are found one by one, with others

@@ -1,4 +1,4 @@
-"""Steps of an iteration as a CUDA graph, which the device replays without Python."""
+"""Steps of an iteration, and whole calls, as CUDA graphs, which the device replays without Python."""
 
 from __future__ import annotations
 
@@ -9,35 +9,56 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .arrays import is_unwatched, pack
+
 # What cannot be recorded: what draws random numbers, what has a result whose values or shape the
-# host must see, and factorisations, which look at their errors.
+# host must see, and linear algebra, which may look at its errors, but for what was seen to be
+# recorded right (torch 2.11).
 _UNFIT_TAGS = {
     torch.Tag.data_dependent_output,
     torch.Tag.dynamic_output_shape,
     torch.Tag.nondeterministic_seeded,
 }
 SPARE = 6  # times the memory of what is recorded: the copies, and what a step computes beside
-_FIT_LINALG = ("vector_norm", "vecdot", "solve_triangular", "cross", "matrix_norm")
+_LINALG = ("linalg_", "cholesky", "geqrf", "ormqr", "orgqr", "lstsq", "triangular_solve", "svd")
+_FIT_LINALG = (
+    *("vector_norm", "vecdot", "solve_triangular", "cross", "matrix_norm"),
+    *("lu_factor_ex", "lu_solve", "cholesky_ex"),
+)
 
 
 class _Watch(TorchDispatchMode):
-    """Sees whether all operations inside can be recorded: without tensors of the `host`."""
+    """Sees whether all operations inside can be recorded: without tensors of the `host`; and
+    whether there are any, beside views."""
 
     def __init__(self, host: str = "cpu"):
         super().__init__()
-        self.host, self.is_fit = host, True
+        self.host, self.can_record, self.has_launched = host, True, False
+
+    @property
+    def is_fit(self) -> bool:
+        return self.can_record and self.has_launched
 
     def __torch_dispatch__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = f(*args, **(kwargs or {}))
         name = f._schema.name
-        is_factorisation = "linalg_" in name and not any(part in name for part in _FIT_LINALG)
         tensors = [x for x in (*args, result) if isinstance(x, torch.Tensor)]
-        tensors = [x for x in tensors if x.device.type == self.host]
+        on_host = [x for x in tensors if x.device.type == self.host]
         # a number of the host takes part in arithmetic as itself, but is copied to the device
-        is_moved = any(x.ndim or "copy" in name for x in tensors)
-        if _UNFIT_TAGS & set(f.tags) or is_factorisation or is_moved:
-            self.is_fit = False
+        is_moved = any(x.ndim or "copy" in name for x in on_host)
+        if _UNFIT_TAGS & set(f.tags) or is_moved or not _is_fit(name, tensors):
+            self.can_record = False
+        views = [r.alias_info and not r.alias_info.is_write for r in f._schema.returns]
+        self.has_launched |= not all(views)
         return result
+
+
+def _is_fit(name: str, tensors: list[Any]) -> bool:
+    """Whether an operation is none of linear algebra, or one that was seen to be recorded right."""
+    if "cholesky_solve" in name:  # of a stack MAGMA's
+        return all(x.ndim == 2 for x in tensors)
+    is_of_linalg = any(part in name for part in _LINALG)
+    return not is_of_linalg or any(part in name for part in _FIT_LINALG)
 
 
 @contextlib.contextmanager
@@ -51,11 +72,48 @@ def watch_operations(x: Any) -> Iterator[Any]:
         yield watch
 
 
+class Recorder:
+    """What is asked of calls on a CUDA device that may be recorded."""
+
+    pack = staticmethod(pack)
+
+    def __init__(self, device: Any):
+        self.device = device
+
+    def settings(self) -> tuple[Any, ...]:
+        """What else than its arguments a call of torch's depends on."""
+        stream = torch.cuda.current_stream(self.device).cuda_stream
+        precision = torch.get_float32_matmul_precision()
+        return stream, precision, torch.are_deterministic_algorithms_enabled()
+
+    def layout(self, x: Any) -> Any:
+        """What a recording knows of a tensor; None of one that cannot be copied into one, or whose
+        derivatives are recorded."""
+        is_plain = type(x) in (torch.Tensor, torch.nn.Parameter) and x.layout is torch.strided
+        is_differentiated = x.requires_grad and torch.is_grad_enabled()
+        if not is_plain or is_differentiated or x.device != self.device:
+            return None
+        return x.dtype, x.shape, x.stride()
+
+
+def recorder(context: Any) -> Recorder | None:
+    """Who records calls of operators that live there; None where nothing is to be recorded."""
+    device = context.device
+    if getattr(device, "type", None) != "cuda" or torch.compiler.is_compiling():
+        return None
+    if not is_unwatched(context):
+        return None
+    if torch.is_autocast_enabled("cuda") or torch.cuda.is_current_stream_capturing():
+        return None
+    return Recorder(device)
+
+
 def record(
     f: Callable[..., Sequence[Any]], arrays: Sequence[Any]
 ) -> tuple[list[Any], Callable[[], list[Any]]] | None:
     """Copies of the arrays, and a function that launches what `f(*copies)` launches, writes its
-    first results over the copies and returns the others. None if that cannot be recorded.
+    first results over the copies and returns the others; if it is given other arrays, these are
+    written over the copies first. None if that cannot be recorded.
 
     `f` is called, but nothing is computed. What is made once must be there, and
     `watch_operations` must have seen its operations.
@@ -65,7 +123,7 @@ def record(
     free -= torch.cuda.memory_allocated(device)
     if free < SPARE * sum(x.nbytes for x in arrays):
         return None
-    arrays = [x.clone() for x in arrays]
+    arrays = [x.detach().resolve_conj().resolve_neg().clone() for x in arrays]
     stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
@@ -85,9 +143,14 @@ def record(
         except RuntimeError:
             _give_up(graph, device)
             return None
+        except BaseException:
+            _give_up(graph, device)
+            raise
     others = results[len(arrays) :]
 
-    def replay() -> Any:
+    def replay(given: Sequence[Any] = ()) -> Any:
+        if given:
+            torch._foreach_copy_(arrays, [*given])
         graph.replay()
         return [x.clone() for x in others]
 

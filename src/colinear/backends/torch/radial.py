@@ -189,43 +189,53 @@ def product(
     fused: Fused, X: Any, Y: Any, V: Any, shape: tuple, points: Points | None = None
 ) -> Any:
     """K V, of V (n, k)."""
-    points = points or Points.of(fused, X, Y)
+    points = points or Points.of(fused, X, Y, is_sorted=True)
     found = [_product(fused, points, part, shape) for part in V.split(MOST_COLUMNS, dim=1)]
     return found[0] if len(found) == 1 else torch.cat(found, dim=1)
 
 
 class Points(NamedTuple):
-    """Points as the programs take them: coordinates in rows, squares, whether some are far from the
-    origin, and, where they are multiplied as matrices, parts that TF32 holds."""
+    """Points as the programs take them: coordinates in rows, squares, and, where they are multiplied
+    as matrices, parts that TF32 holds and how many columns are near enough to the origin for each
+    tile of rows. For that the points are sorted by their distance from it."""
 
     x: Any
     y: Any
     xx: Any
     yy: Any
-    far: Any
+    safe: Any
     x_parts: Any
     y_parts: Any
-    is_far: bool | None = None  # `far`, where the host knows it
+    order_x: Any = None
+    order_y: Any = None
 
     @classmethod
-    def of(cls, fused: Fused, X: Any, Y: Any) -> Points:
-        x, y = X.mT.contiguous(), Y.mT.contiguous()
-        xx, yy = (x * x).sum(0), (y * y).sum(0)
-        far = (~(xx.max() + yy.max() <= NEAR)).to(torch.int32)  # or no number
-        parts = (xx, yy)
-        if is_by_product(X):
-            parts = _padded(X), _padded(Y)
-        return cls(x, y, xx, yy, far, *parts)
+    def of(cls, fused: Fused, X: Any, Y: Any, is_sorted: bool = False) -> Points:
+        xx, yy, order_x, order_y = (X * X).sum(1), (Y * Y).sum(1), None, None
+        if not is_by_product(X):
+            return cls(X.mT.contiguous(), Y.mT.contiguous(), xx, yy, xx, xx, yy)
+        if is_sorted and fused.is_smooth:  # no number comes last
+            is_one = Y is X
+            xx, order_x = xx.sort()
+            X = X[order_x]
+            yy, order_y = (xx, order_x) if is_one else yy.sort()
+            Y = X if is_one else Y[order_y]
+        rows = tile_of_product(X.shape[1], 1, False).rows
+        if order_x is None:
+            safe = torch.zeros(-(-len(X) // rows), dtype=torch.int32, device=X.device)
+        else:
+            last = torch.arange(rows - 1, len(X) + rows - 1, rows, device=X.device)
+            farthest = xx[last.clamp(max=len(X) - 1)].nan_to_num(torch.inf)
+            safe = torch.searchsorted(yy, NEAR - farthest, right=True, out_int32=True)
+        parts = _padded(X), _padded(Y)
+        return cls(X.mT.contiguous(), Y.mT.contiguous(), xx, yy, safe, *parts, order_x, order_y)
 
     @classmethod
     def kept(cls, fused: Fused, X: Any, Y: Any) -> Points:
-        """Those of a product that is made again and again: from the second one on the host knows
-        whether any are far."""
+        """Those of a product that is made again and again."""
         found = fused.kept.get(X.dtype)
         if found is None:
-            found = fused.kept[X.dtype] = cls.of(fused, X, Y)
-        elif found.is_far is None:
-            found = fused.kept[X.dtype] = found._replace(is_far=bool(found.far))
+            found = fused.kept[X.dtype] = cls.of(fused, X, Y, is_sorted=True)
         return found
 
 
@@ -237,25 +247,22 @@ def is_by_product(X: Any) -> bool:
 def _product(fused: Fused, points: Points, V: Any, shape: tuple) -> Any:
     (d, m), n, width = points.x.shape, points.y.shape[1], V.shape[1]
     double = V.dtype is float64
-    launch = _Launch(fused, points, width, shape, tile_of_product(d, width, double))
+    tile, guarded = (tile_of_product(d, width, double, is_) for is_ in (False, True))
+    launch = _Launch(fused, points, width, shape, tile)
+    V = V.contiguous() if points.order_y is None else V[points.order_y]
     padded = launch.options["WIDTH"]
     out, v_parts = V.new_empty(launch.shares, m, width), V
     if padded > 1:
         v_parts = V.new_zeros(2, padded, n)
         v_parts[:, :width] = _parts(V.mT)
-    if not launch.options["BY_PRODUCT"]:
-        guards = [0]
-    elif not fused.is_smooth:
-        guards = [2]
-    else:  # of two programs one finds nothing to do: which one, the host need not know
-        guards = [0, 1] if points.is_far is None else [int(points.is_far)]
-    for guard in guards:
-        launch(
-            "product", points[:4], V.contiguous(), launch.parameters, *points[4:7], v_parts, out,
-            m, n, width, PROFILE=fused.programs.value, GUARDED=guard,
-            **_options(tile_of_product(d, width, double, bool(guard))),
-        )  # fmt: skip
-    return out[0] if launch.shares == 1 else out.sum(0)
+    launch(
+        "product", points[:4], V, launch.parameters, *points[4:7], v_parts, out, m, n, width,
+        PROFILE=fused.programs.value, GUARDED_COLUMNS=guarded.columns,
+    )  # fmt: skip
+    found = out[0] if launch.shares == 1 else out.sum(0)
+    if points.order_x is None:
+        return found
+    return torch.empty_like(found).index_copy_(0, points.order_x, found)
 
 
 def _parts(X: Any) -> Any:

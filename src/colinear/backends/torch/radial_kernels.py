@@ -2,8 +2,9 @@
 
 A program of the device has a tile of rows and goes along a part of the columns. Distances are
 |x|^2 + |y|^2 - 2 x·y, whose last term is a product of matrices. Where that may cancel, a tile with
-neighbours is computed again by differences. Products are those of single precision: three of TF32
-each, never one.
+neighbours is computed again by differences; of a smooth kernel it may do so far from the origin
+alone, so points are sorted by their distance from it. Products are those of single precision: three
+of TF32 each, never one.
 
 φ is a function of Triton that `radial.py` has written.
 
@@ -95,48 +96,28 @@ def _matmul_in_parts(A, B_high, B_low, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def product(
-    X, Y, XX, YY, V, parameters, far, X_parts, Y_parts, V_parts, out, m, n, width, share,
+def _swept(
+    total, lost, X, Y, YY, V, parameters, X_parts, Y_parts, V_parts, i, xx, start, stop, m, n,
     PROFILE: tl.constexpr, D: tl.constexpr, D_PADDED: tl.constexpr, WIDTH: tl.constexpr,
     BY_PRODUCT: tl.constexpr, GUARDED: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """out[p] = Σ_j φ(|x_i - y_j|^2) V[j] over the p-th `share` of the columns j.
-
-    `X_parts` (2, m, D_PADDED), `Y_parts` (2, n, D_PADDED) and `V_parts` (2, WIDTH, n) are split into
-    parts that TF32 holds. Of the two programs, GUARDED or not, one finds its work done by the other:
-    `far` says whether any point is far from the origin, so that differences may cancel.
-    """
-    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    start = tl.program_id(1) * share
-    stop = tl.minimum(start + share, n)
-    rows = i < m
+    """total + Σ_j φ(|x_i - y_j|^2) V[j] over the columns from `start` to `stop`, and what rounding
+    has lost of it. GUARDED: differences that cancel are computed again."""
+    c, k = tl.arange(0, D_PADDED), tl.arange(0, WIDTH)
     if BY_PRODUCT:
-        if GUARDED != 2:
-            is_mine = (tl.load(far) != 0) == (GUARDED == 1)
-            stop = tl.where(is_mine, stop, start)
-            rows = rows & is_mine
-        c = tl.arange(0, D_PADDED)
-        here = tl.minimum(i, m - 1)
-        x_high = tl.load(X_parts + here[:, None] * D_PADDED + c[None, :])
-        x_low = tl.load(X_parts + (m * D_PADDED) + here[:, None] * D_PADDED + c[None, :])
-        xx = tl.load(XX + here)[:, None]
-    out += tl.program_id(1).to(tl.int64) * m * width
-    k = tl.arange(0, WIDTH)
+        place = tl.minimum(i, m - 1)[:, None] * D_PADDED + c[None, :]
+        x_high = tl.load(X_parts + place)
+        x_low = tl.load(X_parts + m * D_PADDED + place)
     if WIDTH == 1:
-        total = tl.zeros((ROWS,), dtype=X.dtype.element_ty)
-        lost = tl.zeros((ROWS,), dtype=X.dtype.element_ty)
         part = tl.zeros((ROWS, COLUMNS), dtype=X.dtype.element_ty)
-    else:
-        total = tl.zeros((ROWS, WIDTH), dtype=X.dtype.element_ty)
-        lost = tl.zeros((ROWS, WIDTH), dtype=X.dtype.element_ty)
     for tile in range(start, stop, COLUMNS):
         j = tile + tl.arange(0, COLUMNS)
         there = tl.minimum(j, n - 1)
         if BY_PRODUCT:
             place = there[None, :] * D_PADDED + c[:, None]
             y_high = tl.load(Y_parts + place)
-            y_low = tl.load(Y_parts + (n * D_PADDED) + place)
+            y_low = tl.load(Y_parts + n * D_PADDED + place)
             q = tl.dot(x_low, y_high, input_precision="tf32")
             q = tl.dot(x_high, y_low, q, input_precision="tf32")
             q = tl.dot(x_high, y_high, q, input_precision="tf32")
@@ -159,15 +140,56 @@ def product(
             places = k[None, :] * n + there[:, None]
             inside = (j < stop)[:, None]
             v_high = tl.load(V_parts + places, mask=inside, other=0.0)
-            v_low = tl.load(V_parts + (WIDTH * n) + places, mask=inside, other=0.0)
+            v_low = tl.load(V_parts + WIDTH * n + places, mask=inside, other=0.0)
             found = _matmul_in_parts(entries, v_high, v_low, PRECISION)
             total, lost = _added(total, lost, found)
     if WIDTH == 1:
         total, lost = _added(total, lost, tl.sum(part, axis=1))
-        tl.store(out + i, total, mask=rows)
+    return total, lost
+
+
+@triton.jit
+def product(
+    X, Y, XX, YY, V, parameters, safe, X_parts, Y_parts, V_parts, out, m, n, width, share,
+    PROFILE: tl.constexpr, D: tl.constexpr, D_PADDED: tl.constexpr, WIDTH: tl.constexpr,
+    BY_PRODUCT: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    GUARDED_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out[p] = Σ_j φ(|x_i - y_j|^2) V[j] over the p-th `share` of the columns j.
+
+    `X_parts` (2, m, D_PADDED), `Y_parts` (2, n, D_PADDED) and `V_parts` (2, WIDTH, n) are split into
+    parts that TF32 holds. Of each tile of rows the first `safe` columns are so near to the origin
+    that no difference cancels.
+    """
+    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    start = tl.program_id(1) * share
+    stop = tl.minimum(start + share, n)
+    middle, xx = stop, 0.0
+    if BY_PRODUCT:
+        middle = tl.minimum(tl.load(safe + tl.program_id(0)), stop)
+        middle = start + tl.maximum(middle - start, 0) // COLUMNS * COLUMNS
+        xx = tl.load(XX + tl.minimum(i, m - 1))[:, None]
+    if WIDTH == 1:
+        total = tl.zeros((ROWS,), dtype=X.dtype.element_ty)
     else:
+        total = tl.zeros((ROWS, WIDTH), dtype=X.dtype.element_ty)
+    lost = tl.zeros_like(total)
+    total, lost = _swept(
+        total, lost, X, Y, YY, V, parameters, X_parts, Y_parts, V_parts, i, xx, start, middle, m, n,
+        PROFILE, D, D_PADDED, WIDTH, BY_PRODUCT, False, PRECISION, ROWS, COLUMNS,
+    )  # fmt: skip
+    if BY_PRODUCT:
+        total, lost = _swept(
+            total, lost, X, Y, YY, V, parameters, X_parts, Y_parts, V_parts, i, xx, middle, stop, m, n,
+            PROFILE, D, D_PADDED, WIDTH, BY_PRODUCT, True, PRECISION, ROWS, GUARDED_COLUMNS,
+        )  # fmt: skip
+    out += tl.program_id(1).to(tl.int64) * m * width
+    if WIDTH == 1:
+        tl.store(out + i, total, mask=i < m)
+    else:
+        k = tl.arange(0, WIDTH)
         places = i[:, None].to(tl.int64) * width + k[None, :]
-        tl.store(out + places, total, mask=rows[:, None] & (k < width)[None, :])
+        tl.store(out + places, total, mask=(i < m)[:, None] & (k < width)[None, :])
 
 
 @triton.jit

@@ -12,7 +12,7 @@ from ...info import Info, is_detailed, recording, report
 from ...methods.sampling import check_seed, drawn_seed
 from ...operators import LinearOperator, LowRank
 from ...operators.context import kind_of
-from ...preconditioners.general import approximation, partial_factor
+from ...preconditioners.low_rank import approximation, factor_by_blocks, partial_factor
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status, combine, first_failure
 from ..common import ignore_float_errors, is_half, square_size, to_result_dtype
@@ -186,7 +186,10 @@ nystrom = function("nystrom", base=randomized_nystrom, rewrites=False)
 
 
 # Randomly pivoted partial Cholesky factorisation (Chen, Epperly, Tropp and Webber 2024): the
-# recurrence is `PivotedCholesky`'s.
+# recurrence is `PivotedCholesky`'s, or that of the preconditioner of this name.
+
+
+MANY, PARTS = 256, 32  # columns from which they are taken in blocks, and how many blocks
 
 
 def random_pivots(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator:
@@ -213,7 +216,9 @@ def random_pivots(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator
 
     Notes
     -----
-    n (rank + 1) entries and O(n rank^2): a kernel matrix is never formed. With `info=True`,
+    n (rank + 1) entries and O(n rank^2): a kernel matrix is never formed. Many columns, 256 or
+    more, are drawn in blocks of a thirty-second of them. As a preconditioner: `RPCholesky(rank)`,
+    whose blocks are larger. With `info=True`,
     `info.error` is trace(A - L L^H) / trace(A), which is known and not an estimate. The error is
     near that of the best approximation, on average.
 
@@ -240,6 +245,8 @@ def random_pivots(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator
 
 
 def _factor(K: LinearOperator, rank: int, seed: Any) -> tuple[Array, Array, Array]:
+    if rank >= MANY:
+        return factor_by_blocks(K, rank, rank // PARTS, seed)
     xp = K.xp
     place = {"dtype": xp.real_dtype(K.dtype), "device": K._context.device}
     draws = xp.uniform(xp.generator(seed), (*K.batch_shape, rank), **place)

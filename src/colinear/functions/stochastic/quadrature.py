@@ -309,7 +309,7 @@ def sampled(
     if P is None or len(low) != 1 or len(flat) != 1 or len(terms) != 2:
         raise MethodError(
             f"SLQ: the preconditioner {type(M).__name__} has no known determinant. Use Jacobi(), "
-            "PivotedCholesky(rank) or Nystrom(rank)."
+            "RPCholesky(rank), PivotedCholesky(rank) or Nystrom(rank)."
         )
     root, U = xp.sqrt(xp.real(diagonal.diag(in_context(flat[0], A)))), low[0].U
 
@@ -318,7 +318,7 @@ def sampled(
         first, second = xp.fold_in(gen, 0), xp.fold_in(gen, 1)
         return xp.matmul(U, normal(first, inner)) + root[..., :, None] * normal(second, shape)
 
-    return drawn, determinant.logdet(in_context(P, A))
+    return drawn, -determinant.logdet(M)
 
 
 def prepared(

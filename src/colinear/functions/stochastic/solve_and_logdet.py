@@ -25,8 +25,10 @@ from ...operators.kernel import how_kernels_multiply
 from ...operators.neutral import placed_beside
 from ...operators.sparse_algebra import DIAGONAL
 from ...operators.tree import inside_out
-from ...preconditioners import Nystrom
+from ...preconditioners import Nystrom, RPCholesky
+from ...preconditioners.base import reads_columns
 from ...properties import SELF_ADJOINT
+from ...rates import share_of_memory
 from ...status import Status, combine
 from ..common import filled, ignore_float_errors, ones_beside, square_size, to_result_dtype
 from ..determinant import logdet, needs_estimate, slogdet
@@ -34,12 +36,14 @@ from ..matrix_functions.spectra import LOG
 from ..solve import right_side, solve
 from ..solve.auto import iterated, iterates
 from ..solve.inverse import inv
+from .control import Known, controlled, trace_of_preconditioned
 from .estimators import announce, computing_dtype, is_traced, meets, report_estimate
 from .quadrature import prepared, with_slope
 from .quadrature_run import HOST, gauss, on_host, traced_gauss
 
 ROWS = 1000  # of T that are kept, where they are as many as there were steps
 TRACED_ROWS = 128  # and where they cannot be counted
+CONTROL = 1 << 20  # the random numbers of the control variate: those after so many blocks
 
 
 def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = None) -> Choice:
@@ -111,18 +115,29 @@ solve_and_logdet = function(
 )
 
 
-USUAL_RANKS = 100, 500  # of the preconditioner of a kernel, at least and at most
+# The rank of a kernel's preconditioner. It takes some 4 n r^2 flops to make, and the steps fall about
+# as r^-0.7; a product with 20 columns takes some 100 n^2. Both take as long at r = c sqrt(n) with c
+# between 15 and 25, on a host and on an H200 alike; and a larger rank has the smaller variance.
+RANK_BY_ROOT = 20
+SHARE_OF_FACTORS = 1 / 4  # of the memory, that the two factors may take
+USUAL_ROWS = 1000  # above which there is one
+LEAST_RANK, MOST_RANK = 100, 500  # where columns are found by products alone
 
 
 def usual(A: LinearOperator) -> Any:
     """The preconditioner that `Auto` gives SLQ: of a kernel with noise, whose eigenvalues fall off,
-    by products with a few vectors; else none."""
+    by part of its Cholesky factor; else none."""
     terms = A.operands if isinstance(A, Sum) else ()
     kernels = [term for term in terms if any(isinstance(p, Kernel) for p in inside_out(term))]
     flat = [term for term in terms if isinstance(term, DIAGONAL)]
-    is_usual = len(kernels) == 1 and len(flat) == 1 and len(terms) == 2
-    n, (least, most) = A.shape[-1], USUAL_RANKS
-    return Nystrom(max(least, min(most, n // 100))) if is_usual and n > 10 * least else None
+    n = A.shape[-1]
+    if not (len(kernels) == len(flat) == 1 and len(terms) == 2 and n > USUAL_ROWS):
+        return None
+    room = share_of_memory(A, SHARE_OF_FACTORS, 2.0**31) / (2 * A.dtype.itemsize * n)
+    rank = max(1, min(round(RANK_BY_ROOT * math.sqrt(n)), n // 4, int(room)))
+    if reads_columns(kernels[0]):
+        return RPCholesky(rank)
+    return Nystrom(max(LEAST_RANK, min(MOST_RANK, n // 100)))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -186,14 +201,15 @@ def differentiable_logdet(A: LinearOperator, method: SLQ) -> Array:
 
 
 class Block(NamedTuple):
-    """What one run gives: X = A^-1 B, Y = A^-1 R, the quadratic forms of the columns of R, which
-    of them are good, what the quadrature may have cost, and (as numbers without derivatives) the
-    statuses, steps and residuals."""
+    """What one run gives: X = A^-1 B, Y = A^-1 R, for the columns of R the quadratic forms with the
+    logarithm and with M A itself, which of them are good, what the quadrature may have cost, and
+    (as numbers without derivatives) the statuses, steps and residuals."""
 
     R: Array
     X: Array
     Y: Array
     forms: Array
+    others: Array
     good: Array
     rest: Any
     status: Array
@@ -220,6 +236,7 @@ def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Arr
     adaptive = method.tol is not None and not (is_traced(A, method.seed) or xp.is_traced(B))
     most = method.most if adaptive else method.probes or DEFAULT_PROBES
     width = min(most, DEFAULT_PROBES) if adaptive else most
+    known = trace_of_preconditioned(fixed, M, xp.fold_in(gen, CONTROL), width)
     blocks: list[Block] = []
     drawn = 0
     while True:  # the first block solves A X = B too
@@ -228,7 +245,7 @@ def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Arr
         blocks.append(_run(fixed, M, right, R, tol, limit))
         drawn += R.shape[-1]
         show(partial("{} random vectors, of {} at most".format, drawn, most))
-        mean, error = _averaged(xp, blocks)
+        mean, error = _averaged(xp, blocks, known)
         met = meets(xp, method, mean + logarithm, error, drawn)
         status = reduce(xp.maximum, (xp.max(block.status) for block in blocks))
         if not adaptive or bool(met) or drawn >= most or bool(status >= int(Status.BREAKDOWN)):
@@ -242,7 +259,7 @@ def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Arr
             tol = max(tol, min(LOOSEST * tol, 2 * float(max(residuals))))
     X, value = _attached(A, M, B, mean, blocks, tol, limit)
     first, steps = blocks[0], reduce(xp.maximum, (xp.asarray(block.steps) for block in blocks))
-    matvecs = (count + drawn) * first.steps
+    matvecs = (count + drawn) * first.steps + (known.products if known else 0)
     status = combine([status])
     if isinstance(status, Status):
         steps, matvecs = int(steps), int(matvecs)
@@ -277,18 +294,36 @@ def _run(
     is_rough = (own == int(Status.SUCCESS)) & (residual[..., :count] > tol)
     own = xp.where(is_rough, int(Status.STAGNATION), own)
     status = xp.concat([own, solved.status[..., count:]], axis=-1)
-    return Block(R, X, Y, forms, good, rest, status, solved.steps, residual)
+    others = solved.alpha[0, ..., count:] * solved.length[..., count:]
+    return Block(
+        R=R,
+        X=X,
+        Y=Y,
+        forms=forms,
+        others=others,
+        good=good,
+        rest=rest,
+        status=status,
+        steps=solved.steps,
+        residual=residual,
+    )
 
 
-def _averaged(xp: Any, blocks: list[Block]) -> tuple[Array, Array]:
+def _averaged(xp: Any, blocks: list[Block], known: Known | None) -> tuple[Array, Array]:
     """The mean of all good quadratic forms, log det M A, and its standard error."""
-    forms, good = (
-        xp.concat([getattr(block, name) for block in blocks], axis=-1) for name in ("forms", "good")
+    forms, others, good = (
+        xp.concat([getattr(block, name) for block in blocks], axis=-1)
+        for name in ("forms", "others", "good")
     )
     used = xp.sum(xp.astype(good, forms.dtype), axis=-1)
-    mean = xp.sum(xp.where(good, forms, 0), axis=-1) / xp.where(used > 0, used, math.nan)
-    spread = xp.sum(xp.where(good, (forms - mean[..., None]) ** 2, 0), axis=-1)
-    return mean, xp.sqrt(standard_error(xp, used, spread) ** 2 + blocks[0].rest ** 2)
+    if known is None:
+        mean = xp.sum(xp.where(good, forms, 0), axis=-1) / xp.where(used > 0, used, math.nan)
+        spread = xp.sum(xp.where(good, (forms - mean[..., None]) ** 2, 0), axis=-1)
+        error = standard_error(xp, used, spread)
+    else:
+        mean, error = controlled(xp, forms, others, good, known)
+        mean = xp.where(used > 0, mean, math.nan)
+    return mean, xp.sqrt(error**2 + blocks[0].rest ** 2)
 
 
 def _attached(
