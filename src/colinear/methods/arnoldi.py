@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from numbers import Number
 from typing import Any
 
@@ -27,7 +26,7 @@ import numpy as np
 
 from ..backends import Array, inner_products, places_like, without_zeros
 from .base import Spectral
-from .basis import Pairs, extend, fresh, normalised, pairs_of, pick, plain, put
+from .basis import Pairs, extend, normalised, pairs_of, pick, plain, put
 from .restarted import KrylovState, Restarted
 
 # A Ritz value is within |residual| of an eigenvalue if A is normal; this many times that is allowed
@@ -89,7 +88,7 @@ class ArnoldiRun(Restarted):
         cancels."""
         xp, j = self.xp, s.j
         w = self.multiply(s.V[..., j, :][..., None])[..., 0]
-        random = partial(fresh, xp, self.noise, s.draws + j)
+        random = self.random(self.noise, s)
         h, beta, v, U, size = extend(xp, s.V, s.U, w, j + 1, s.size, random, is_far=True)
         H = put(xp, s.H, (..., slice(h.shape[-1]), j), h)
         return self.add(s, v, beta, size, U, H)

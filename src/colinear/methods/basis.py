@@ -76,6 +76,13 @@ def may_be_set(xp: Any, flags: Any) -> bool:
     return not is_free or bool(xp.any(flags))
 
 
+def waits_for_looks(xp: Any, x: Array) -> bool:
+    """Whether a look at x waits for a device."""
+    if xp.is_functional or xp.is_traced(x) or xp.peek(x) is not None:
+        return False
+    return mesh_module(xp.device_of(x)) is None
+
+
 def smaller(xp: Any, a: Any, b: Any) -> Any:
     """The smaller of two counts."""
     return xp.minimum(a, b) if xp.is_functional else min(a, b)
@@ -246,7 +253,7 @@ def extend(
     w: Array,
     j: Any,
     size: Array,
-    random: Callable[[], Array],
+    random: Callable[[], Array] | None,
     is_far: bool = False,
 ) -> tuple[Array, Array, Array, Array | None, Array]:
     """The next vector of a basis from w, of which an A of at least this size made it: its
@@ -254,8 +261,9 @@ def extend(
     reflectors with one more, and the size of A as known now.
 
     Where no more than rounding is left, an invariant subspace was met: the norm is zero and the
-    vector made of `random()`. `is_far`: w is not almost orthogonal to the basis already, so that
-    a second pass may be needed; its own norm is then a size of A.
+    vector made of `random()`; without that the vector is of no use. `is_far`: w is not almost
+    orthogonal to the basis already, so that a second pass may be needed; its own norm is then a
+    size of A.
     """
     passes = 2 if is_far and (xp.is_functional or U is not None) else 1
     w, h, before, square = orthogonalise_to_first(xp, V, j, w, passes)
@@ -268,12 +276,13 @@ def extend(
     is_small = length <= SMALL * xp.eps(w.dtype) * size
 
     def renewed(w: Array) -> Array:
-        v = xp.astype(random(), w.dtype)
+        v = xp.astype(random(), w.dtype)  # type: ignore[misc]
         for _ in range(2):
             v = direction(xp, V, None, v, j)[0]
         return xp.where(is_small[..., None], v, w)
 
-    w = where_any(xp, is_small, renewed, w)
+    if random is not None:
+        w = where_any(xp, is_small, renewed, w)
     if U is None:
         # the norm again would be another sum over the devices of a mesh; what is new has norm 1
         v = w / xp.where(is_small, 1, length)[..., None]

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -97,7 +96,7 @@ class LanczosRun(Restarted):
         xp, j = self.xp, s.j
         ops = Columns(xp, s.V.dtype, axis=-1)
         w, alpha, size = self._recur(ops, s, j, s.beta, s.size)
-        random = partial(fresh, xp, self.noise, s.draws + j)
+        random = self.random(self.noise, s)
         _, beta, v, U, _ = extend(xp, s.V, s.U, w, j + 1, size, random)
         H = put(xp, s.H, (..., j, j), xp.astype(alpha, s.H.dtype))
         return self.add(s, v, beta, size, U, H)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from ..backends import Array, places_like, without_zeros, zeros_like
@@ -30,6 +31,7 @@ from .basis import (
     run_cycles,
     smaller,
     take_columns,
+    waits_for_looks,
     wanted,
     within,
 )
@@ -148,6 +150,7 @@ class Restarted:
         self.ask = Request(k, which, **options)
         # the basis spans everything: one cycle finds all there is
         self.is_whole = self.ask.m >= start.shape[-1] or k == 0
+        self._is_hopeful = False  # whether no step is taken to meet an invariant subspace
 
     def step(self, s: KrylovState) -> KrylovState:
         """One more vector."""
@@ -233,8 +236,31 @@ class Restarted:
         return smaller(xp, s.j + steps, m)
 
     def grow(self, s: KrylovState) -> KrylovState:
-        """Fill the basis as far as numbers are finite."""
-        return fill(self.xp, self.step, s, self.stop(s))
+        """Fill the basis as far as numbers are finite.
+
+        On a device each step would orthogonalise a random vector, since only the device knows whether
+        it is needed: two thirds of the work. So it is taken not to be, and the steps are made once
+        more, over the same rows, where one of them met an invariant subspace after all.
+        """
+        xp, stop = self.xp, self.stop(s)
+        if not waits_for_looks(xp, s.size):
+            return fill(xp, self.step, s, stop)
+        self._is_hopeful = True
+        grown = fill(xp, self.step, s, stop)
+        self._is_hopeful = False
+        met = [xp.any(x[..., s.j : grown.j] == 0) for x in self.lengths(grown.H)]
+        return fill(xp, self.step, s, stop) if any(map(bool, xp.fetch(met))) else grown
+
+    def lengths(self, H: Array) -> tuple[Array, ...]:
+        """Entries of H that are zero where a step met an invariant subspace."""
+        return (self.xp.diagonal(H, -1),)
+
+    def random(self, noise: Array, s: KrylovState) -> Callable[[], Array] | None:
+        """Gives the random vector of a step, from many made beforehand; None where it is taken not
+        to be needed."""
+        if self._is_hopeful:
+            return None
+        return partial(fresh, self.xp, noise, s.draws + s.j)
 
     def score(self, values: Array) -> Array:
         """A score of each value, the smaller the better."""

@@ -19,12 +19,11 @@ values are not lost in rounding.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 from ..backends import Array, adjoint, zeros_like
 from .base import SHOWN, Method, Spectral, check_integer
-from .basis import expand, extend, fresh, norm, put, put_row, rotate
+from .basis import expand, extend, norm, put, put_row, rotate
 from .restarted import KrylovState, Restarted
 from .vectors import LinearMap
 
@@ -79,7 +78,7 @@ class GolubKahanRun(Restarted):
         size = xp.maximum(s.size, norm(xp, w))
         known = self.ask.m if xp.is_functional else j
         w = w - expand(xp, xp.conj(H[..., j, :known]), U[..., :known, :])
-        left, right = (partial(fresh, xp, x, s.draws + j) for x in (self.left, self.noise))
+        left, right = self.random(self.left, s), self.random(self.noise, s)
         _, alpha, u, *_ = extend(xp, U, None, w, j, size, left)
         z = self.adjoint(u[..., None])[..., 0]
         size = xp.maximum(size, norm(xp, z))
@@ -87,6 +86,9 @@ class GolubKahanRun(Restarted):
         _, beta, z, *_ = extend(xp, V, None, z, j + 1, size, right)
         H = put(xp, H, (..., j, j), xp.astype(alpha, H.dtype))
         return self.add(s, z, beta, size, put_row(xp, U, j, u), H)
+
+    def lengths(self, H: Array) -> tuple[Array, ...]:
+        return self.xp.diagonal(H), *super().lengths(H)
 
     def solve(self, H: Array) -> tuple[Array, ...]:
         """B^H = Q diag(s) P^H"""

@@ -148,7 +148,13 @@ def einsum(formula: str, *arrays: Any) -> torch.Tensor:
 
 def vecdot(x: Any, y: Any, axis: int = -1) -> torch.Tensor:
     """The inner products sum(conj(x) * y) along an axis."""
+    if x.ndim == 1 == y.ndim and is_on_device(x) and x.dtype is y.dtype in _OF_BLAS:
+        if not (is_spread(x) or is_spread(y)):
+            return torch.vdot(x, y)  # one launch, and no array of products
     return torch.sum(x.conj() * y, axis)
+
+
+_OF_BLAS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
 def axpy(a: Any, x: Any, y: Any) -> Any:
