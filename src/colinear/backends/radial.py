@@ -33,22 +33,12 @@ def power_of_two(size: int) -> int:
 
 class Tile(NamedTuple):
     """What one program computes at a time: rows and columns, with so many warps, so many tiles of
-    columns loaded ahead. The figures are the best of those measured on an H200, in torch."""
+    columns loaded ahead. The figures are the best of those measured on an H200."""
 
     rows: int
     columns: int
     warps: int
     stages: int
-
-
-def tile_of_product(d: int, width: int, double: bool, guarded: bool = False) -> Tile:
-    """All tiles of one d have as many rows, guarded or not. Guarded ones hold the differences too,
-    and so have fewer columns; wide V with many coordinates fill the shared memory once."""
-    if double:
-        return Tile(64, 32, 4, 2)
-    if d > 64:
-        return Tile(128, 32, 8, 2 if width <= 32 else 1)
-    return Tile(64, 128, 4, 2) if width == 1 and not guarded else Tile(64, 64, 4, 3)
 
 
 def tile_of_slopes(d: int, double: bool) -> Tile:

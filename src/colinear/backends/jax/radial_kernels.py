@@ -32,7 +32,6 @@ from ..radial import (
     PROGRAMS_EACH,
     Tile,
     power_of_two,
-    tile_of_product,
     tile_of_slopes,
 )
 from .radial import Fused
@@ -41,6 +40,16 @@ PROGRAMS = 128 * PROGRAMS_EACH  # that keep a large device busy
 
 # so called since JAX 0.6
 Options = getattr(triton, "CompilerParams", None) or triton.TritonCompilerParams
+
+
+def tile_of_product(d: int, width: int, double: bool, guarded: bool = False) -> Tile:
+    """The best of torch's programs. Guarded ones hold the differences too, and so have fewer columns;
+    wide V with many coordinates fill the shared memory once."""
+    if double:
+        return Tile(64, 32, 4, 2)
+    if d > 64:
+        return Tile(128, 32, 8, 2 if width <= 32 else 1)
+    return Tile(64, 128, 4, 2) if width == 1 and not guarded else Tile(64, 64, 4, 3)
 
 
 def product(fused: Fused, X: Any, Y: Any, V: Any, shape: tuple) -> Any:

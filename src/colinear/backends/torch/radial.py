@@ -8,6 +8,7 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +27,6 @@ from ..radial import (
     Tile,
     by_blocks,
     power_of_two,
-    tile_of_product,
     tile_of_slopes,
 )
 from .arrays import float32, float64, result_type
@@ -196,14 +196,13 @@ def product(
 
 class Points(NamedTuple):
     """Points as the programs take them: coordinates in rows, squares, and, where they are multiplied
-    as matrices, parts that TF32 holds and how many columns are near enough to the origin for each
-    tile of rows. For that the points are sorted by their distance from it."""
+    as matrices, parts that TF32 holds. Of smooth profiles they are sorted by their distance from
+    the origin."""
 
     x: Any
     y: Any
     xx: Any
     yy: Any
-    safe: Any
     x_parts: Any
     y_parts: Any
     order_x: Any = None
@@ -213,22 +212,25 @@ class Points(NamedTuple):
     def of(cls, fused: Fused, X: Any, Y: Any, is_sorted: bool = False) -> Points:
         xx, yy, order_x, order_y = (X * X).sum(1), (Y * Y).sum(1), None, None
         if not is_by_product(X):
-            return cls(X.mT.contiguous(), Y.mT.contiguous(), xx, yy, xx, xx, yy)
+            return cls(X.mT.contiguous(), Y.mT.contiguous(), xx, yy, xx, yy)
         if is_sorted and fused.is_smooth:  # no number comes last
             is_one = Y is X
             xx, order_x = xx.sort()
             X = X[order_x]
             yy, order_y = (xx, order_x) if is_one else yy.sort()
             Y = X if is_one else Y[order_y]
-        rows = tile_of_product(X.shape[1], 1, False).rows
-        if order_x is None:
-            safe = torch.zeros(-(-len(X) // rows), dtype=torch.int32, device=X.device)
-        else:
-            last = torch.arange(rows - 1, len(X) + rows - 1, rows, device=X.device)
-            farthest = xx[last.clamp(max=len(X) - 1)].nan_to_num(torch.inf)
-            safe = torch.searchsorted(yy, NEAR - farthest, right=True, out_int32=True)
         parts = _padded(X), _padded(Y)
-        return cls(X.mT.contiguous(), Y.mT.contiguous(), xx, yy, safe, *parts, order_x, order_y)
+        return cls(X.mT.contiguous(), Y.mT.contiguous(), xx, yy, *parts, order_x, order_y)
+
+    def safe(self, rows: int) -> Any:
+        """For each tile of so many rows the number of columns of which no difference cancels: both
+        points are near enough to the origin."""
+        m = len(self.xx)
+        if self.order_x is None:
+            return torch.zeros(-(-m // rows), dtype=torch.int32, device=self.xx.device)
+        last = torch.arange(rows - 1, m + rows - 1, rows, device=self.xx.device)
+        farthest = self.xx[last.clamp(max=m - 1)].nan_to_num(torch.inf)
+        return torch.searchsorted(self.yy, NEAR - farthest, right=True, out_int32=True)
 
     @classmethod
     def kept(cls, fused: Fused, X: Any, Y: Any) -> Points:
@@ -247,7 +249,8 @@ def is_by_product(X: Any) -> bool:
 def _product(fused: Fused, points: Points, V: Any, shape: tuple) -> Any:
     (d, m), n, width = points.x.shape, points.y.shape[1], V.shape[1]
     double = V.dtype is float64
-    tile, guarded = (tile_of_product(d, width, double, is_) for is_ in (False, True))
+    memory = _device(points.x.device).shared_memory
+    tile, guarded_columns = tiles_of_product(d, width, double, memory)
     launch = _Launch(fused, points, width, shape, tile)
     V = V.contiguous() if points.order_y is None else V[points.order_y]
     padded = launch.options["WIDTH"]
@@ -256,13 +259,42 @@ def _product(fused: Fused, points: Points, V: Any, shape: tuple) -> Any:
         v_parts = V.new_zeros(2, padded, n)
         v_parts[:, :width] = _parts(V.mT)
     launch(
-        "product", points[:4], V, launch.parameters, *points[4:7], v_parts, out, m, n, width,
-        PROFILE=fused.programs.value, GUARDED_COLUMNS=guarded.columns,
+        "product", points[:4], V, launch.parameters, points.safe(tile.rows), *points[4:6],
+        v_parts, out, m, n, width,
+        PROFILE=fused.programs.value, GUARDED_COLUMNS=guarded_columns,
     )  # fmt: skip
     found = out[0] if launch.shares == 1 else out.sum(0)
     if points.order_x is None:
         return found
     return torch.empty_like(found).index_copy_(0, points.order_x, found)
+
+
+def tiles_of_product(d: int, width: int, double: bool, memory: float) -> tuple[Tile, int]:
+    """The tile of a program, and how many columns it has where differences may cancel, which are
+    then held beside it.
+
+    Of those that were measured on an H200 with 18 and 90 coordinates and 1 and 21 columns of V they
+    are the quickest; they shrink until they fit into so many bytes that programs share.
+    """
+    if double:
+        return Tile(64, 32, 4, 2), 32
+    if width > 1:
+        tile = Tile(128, 64, 8, 3)
+    else:
+        tile = Tile(128, 32, 8, 2) if d > 64 else Tile(64, 128, 4, 2)
+    numbers = power_of_two(d) + (power_of_two(width) if width > 1 else 0)  # of a column
+
+    def is_too_large() -> bool:  # what Triton 3.6 takes for all that were compiled, or more
+        loaded = 2 * tile.stages * tile.columns * numbers
+        return 4.0 * (loaded + tile.rows * (tile.columns + 2 * power_of_two(d))) > memory
+
+    while is_too_large() and tile.stages > 1:
+        tile = tile._replace(stages=tile.stages - 1)
+    while is_too_large() and tile.columns > 32:
+        tile = tile._replace(columns=tile.columns // 2)
+    while is_too_large() and tile.rows > 32:
+        tile = tile._replace(rows=tile.rows // 2)
+    return tile, min(tile.columns, 32 if width > 1 else 64)
 
 
 def _parts(X: Any) -> Any:
@@ -333,7 +365,7 @@ class _Launch:
         (d, m), n, x = points.x.shape, points.y.shape[1], points.x
         self.device = x.device
         tiles_of_rows = -(-m // tile.rows)
-        wanted = -(-PROGRAMS_EACH * _multiprocessors(x.device) // tiles_of_rows)
+        wanted = -(-PROGRAMS_EACH * _device(x.device).multiprocessors // tiles_of_rows)
         share = -(-n // min(wanted, -(-n // LEAST_SHARE)))
         self.share = -(-share // LEAST_SHARE) * LEAST_SHARE
         self.shares = -(-n // self.share)
@@ -366,8 +398,19 @@ def _options(tile: Tile) -> dict[str, int]:
     return {"ROWS": rows, "COLUMNS": columns, "num_warps": warps, "num_stages": stages}
 
 
+class _Device(NamedTuple):
+    """What is known of a device: its multiprocessors, and the bytes that the threads of a program may
+    share on one."""
+
+    multiprocessors: int = 1
+    shared_memory: float = math.inf
+
+
 @functools.cache
-def _multiprocessors(device: Any) -> int:
+def _device(device: Any) -> _Device:
     if device.type != "cuda":
-        return 1
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+        return _Device()
+    found = torch.cuda.get_device_properties(device)
+    # older versions of torch do not tell; this much the smallest have
+    shared = getattr(found, "shared_memory_per_block_optin", 99 * 1024)
+    return _Device(int(found.multi_processor_count), float(shared))
