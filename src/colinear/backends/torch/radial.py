@@ -284,9 +284,10 @@ def tiles_of_product(d: int, width: int, double: bool, memory: float) -> tuple[T
         tile = Tile(128, 32, 8, 2) if d > 64 else Tile(64, 128, 4, 2)
     numbers = power_of_two(d) + (power_of_two(width) if width > 1 else 0)  # of a column
 
-    def is_too_large() -> bool:  # what Triton 3.6 takes for all that were compiled, or more
+    def is_too_large() -> bool:  # Triton 3.6 takes so much for all that were compiled, or less
         loaded = 2 * tile.stages * tile.columns * numbers
-        return 4.0 * (loaded + tile.rows * (tile.columns + 2 * power_of_two(d))) > memory
+        kept = tile.rows * (tile.columns + power_of_two(d) * (2 if width == 1 else 1))
+        return 4.0 * (loaded + kept) > 0.9 * memory
 
     while is_too_large() and tile.stages > 1:
         tile = tile._replace(stages=tile.stages - 1)
