@@ -142,6 +142,15 @@ def test_without_double_precision_jax_finds_the_determinant_by_qr() -> None:
         assert np.linalg.eigvalsh(host(M).astype(np.float64)).min() > 0
 
 
+def test_on_a_device_nothing_waits_for_a_value() -> None:
+    from tests.support.synchronisations import counted, pretended
+
+    A = kernel(400, "torch", np.float32) + 0.1 * co.Identity(400)
+    with pretended(), counted() as looks:
+        co.RPCholesky(100)(A)
+    assert looks == []
+
+
 def test_what_it_refuses() -> None:
     for wrong in (
         lambda: co.RPCholesky(0),
