@@ -54,7 +54,7 @@ def test_the_factor_agrees_with_the_matrix_in_its_pivots_and_is_below_it(framewo
     rest = host(K) - host(F) @ host(F).T
     assert np.linalg.eigvalsh(rest).min() > -1e-12 and float(lowest) > -1e-12
     np.testing.assert_allclose(np.diag(rest), host(remaining), atol=1e-12)
-    assert (np.diag(rest) < 1e-12).sum() >= 40
+    assert (np.diag(rest) < 1e-12).sum() >= 40  # the pivots
     again = factor_by_blocks(K, 40, 8, 0)[0]
     np.testing.assert_array_equal(host(F), host(again))
     assert np.abs(host(F) - host(factor_by_blocks(K, 40, 8, 1)[0])).max() > 0
