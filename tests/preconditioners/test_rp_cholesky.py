@@ -54,7 +54,7 @@ def test_the_factor_agrees_with_the_matrix_in_its_pivots_and_is_below_it(framewo
     rest = host(K) - host(F) @ host(F).T
     assert np.linalg.eigvalsh(rest).min() > -1e-12 and float(lowest) > -1e-12
     np.testing.assert_allclose(np.diag(rest), host(remaining), atol=1e-12)
-    assert (np.diag(rest) < 1e-12).sum() >= 40
+    assert (np.diag(rest) < 1e-12).sum() >= 40  # the pivots
     again = factor_by_blocks(K, 40, 8, 0)[0]
     np.testing.assert_array_equal(host(F), host(again))
     assert np.abs(host(F) - host(factor_by_blocks(K, 40, 8, 1)[0])).max() > 0
@@ -140,6 +140,15 @@ def test_without_double_precision_jax_finds_the_determinant_by_qr() -> None:
         wanted = -np.linalg.slogdet(U @ U.T + np.diag(d))[1]
         assert abs(float(co.logdet(M)) - wanted) < 2e-5 * abs(wanted)
         assert np.linalg.eigvalsh(host(M).astype(np.float64)).min() > 0
+
+
+def test_on_a_device_nothing_waits_for_a_value() -> None:
+    from tests.support.synchronisations import counted, pretended
+
+    A = kernel(400, "torch", np.float32) + 0.1 * co.Identity(400)
+    with pretended(), counted() as looks:
+        co.RPCholesky(100)(A)
+    assert looks == []
 
 
 def test_what_it_refuses() -> None:

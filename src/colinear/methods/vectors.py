@@ -313,8 +313,6 @@ class Columns:
 
     def first(self, code: Array, *cases: Any) -> Array:
         """The codes of the columns after a step, by cases: a flag, a code, and so on."""
-        if self._fills and len(cases) == 2:
-            return code.masked_fill((code == RUNNING) & cases[0], cases[1])
         return first_of(self.xp, code, *cases)
 
     def positive(self, code: Array, a: Array, blame: tuple[int, int]) -> Array:
@@ -328,7 +326,9 @@ class Columns:
 
     def reached(self, code: Array, size: Array) -> Array:
         """SUCCESS for the columns that run and have reached the goal."""
-        return self.first(code, size <= self.goal, SUCCESS)
+        if self._fills:
+            return code.masked_fill((code == RUNNING) & (size <= self.goal), SUCCESS)
+        return first_of(self.xp, code, size <= self.goal, SUCCESS)
 
     def ended(self, code: Array) -> bool:
         """Whether a step may be left early, because no column runs."""

@@ -106,8 +106,8 @@ def setter(xp: Any, *arrays: Array) -> Callable[[Array, Any, Array], Array]:
 def _positive_diagonal(xp: Any, U: Array, D: LinearOperator) -> Array:
     """The diagonal of D, where it is at least what rounding leaves of that of U U^H."""
     d = xp.real(diag(D)) + 0 * xp.real(U[..., 0])  # of the batch of both
-    largest = xp.max(xp.sum(xp.abs(U) ** 2, axis=-1), axis=-1, keepdims=True)
-    least = 4 * xp.eps(U.dtype) * largest
+    largest = xp.max(xp.rough_norm(xp.stop_gradient(U), axis=-1), axis=-1, keepdims=True)
+    least = 4 * xp.eps(U.dtype) * largest**2
     return xp.maximum(d, xp.where(least > 0, least, xp.where(d > 0, d, 1)))
 
 
@@ -378,7 +378,9 @@ def factor_by_blocks(
     xp = K.xp
     d = xp.real(diag(K))
     lowest, d = xp.min(d, axis=-1), xp.maximum(d, 0 * d)
-    little = (4 * block * xp.eps(d.dtype)) * xp.max(d, axis=-1, keepdims=True)
+    eps = 4 * xp.eps(d.dtype)
+    # what C may be wrong by, as a matrix of random numbers
+    least = eps * (8 + 2 * math.sqrt(block)) * xp.max(d, axis=-1, keepdims=True)
     generator, set_rows = xp.generator(seed), setter(xp, *K.arrays())
     rows = xp.zeros(  # F^H
         (*d.shape[:-1], rank, d.shape[-1]), dtype=K.dtype, device=K._context.device
@@ -388,7 +390,11 @@ def factor_by_blocks(
         draws = xp.uniform(
             xp.fold_in(generator, start), (size,), dtype=d.dtype, device=xp.device_of(d)
         )
-        pivots = drawn(xp, d, (xp.arange(size, device=xp.device_of(d)) + draws) / size)
+        # one from each of as many parts of the whole: few are drawn twice
+        parts = (xp.arange(size, device=xp.device_of(d)) + draws) / size
+        pivots = drawn(xp, xp.where(d > least, d, 0), parts)
+        # and what its Cholesky factor may be; later blocks make up for what this takes away
+        little = least + (eps * size) * xp.max(d, axis=-1, keepdims=True)
         C = adjoint(xp, columns(K, pivots))  # K[S, :]
         if start:
             known = rows[..., :start, :]
@@ -402,7 +408,7 @@ def factor_by_blocks(
         d = d - xp.sum(xp.abs(new) ** 2, axis=-2)
         # a block that has no Cholesky factor shows that K is not positive semidefinite
         below = xp.where(ok, xp.min(d, axis=-1), -xp.max(d, axis=-1))
-        lowest, d = xp.minimum(lowest, below), xp.where(d > little, d, 0)
+        lowest, d = xp.minimum(lowest, below), xp.maximum(d, 0 * d)
         rows = set_rows(rows, (..., slice(start, start + size), slice(None)), new)
     return adjoint(xp, rows), d, lowest
 

@@ -18,6 +18,7 @@ from ...backends import Array, without_zeros
 from ...factors.inverse import Inverse
 from ...factors.structured import CorrectedDiagonal
 from ...operators import LinearOperator
+from ...preconditioners.base import reads_columns, split_shift
 from ..diagonal import diag
 
 PER_PROBE = 4  # vectors W g for each random vector of a run
@@ -35,10 +36,11 @@ class Known(NamedTuple):
 def trace_of_preconditioned(
     A: LinearOperator, M: LinearOperator | None, generator: Any, probes: int
 ) -> Known | None:
-    """tr(M A), where M is the inverse of a diagonal and a low rank; else None."""
+    """tr(M A), where M is the inverse of a diagonal and a low rank, and the diagonal of A can be
+    read; else None."""
     if not (isinstance(M, Inverse) and isinstance(M.factor, CorrectedDiagonal)):
         return None
-    if probes < FEWEST:
+    if probes < FEWEST or not reads_columns(split_shift(A)[0]):
         return None
     xp, W, P = A.xp, M.factor.W, M.A
     rank = W.shape[-1]
@@ -71,6 +73,10 @@ def controlled(
     # the slope that makes the variance of the whole least
     size = xp.sum(q * q, axis=-1) + used * (used - 1) * known.variance
     slope = xp.sum(f * q, axis=-1) / without_zeros(xp, size)
+    # what is not finite, which products of the run need not be, corrects nothing
+    is_known = xp.isfinite(known.mean) & xp.isfinite(slope)
+    slope, away = xp.where(is_known, slope, 0), xp.where(is_known, other - known.mean, 0)
     left = xp.sum((f - slope[..., None] * q) ** 2, axis=-1)
-    variance = left / (used * xp.maximum(used - 2, 1)) + slope**2 * known.variance
-    return mean - slope * (other - known.mean), xp.sqrt(variance)
+    of_known = xp.where(is_known, slope**2 * known.variance, 0)
+    variance = left / (used * xp.maximum(used - 2, 0 * used + 1)) + of_known
+    return mean - slope * away, xp.sqrt(variance)
