@@ -204,9 +204,9 @@ def _recorded(call: _Call, on_failure: str) -> tuple[Any, _Recording | None]:
     xp, size = call.xp, sum(x.nbytes for x in call.arrays)
     if not call.arrays or size > LARGEST_CALL:
         return NotImplemented, None
-    # of copies, so that nothing that the operator remembers is left out
-    with xp.watch_operations(call.arrays[0]) as watch:
-        expected, _ = call.run([xp.copy(x) for x in call.arrays])
+    copies = [xp.copy(x) for x in call.arrays]  # so that nothing that A remembers is left out
+    with xp.watch_operations(copies[0]) as watch:
+        expected, _ = call.run(copies)
     parts, shape = _taken_apart(xp, expected)
     if watch is None or not watch.is_fit:
         return NotImplemented, None

@@ -211,14 +211,12 @@ def measured(
     tile: Tile,
     d: int,
     close: Any,
-    X: Any,
-    Y: Any,
-    XX: Any,
-    YY: Any,
+    *points: Any,
     far_alone: bool = False,
 ) -> Callable:
     """columns -> |x_i - y_j|^2 of a tile: |x|^2 + |y|^2 - 2 x·y, unless that cancels for one of
     the pairs, where `close` is given to see that; `far_alone`: of those far from the origin."""
+    X, Y, XX, YY = points
     x, xx = X[...], XX[...][:, None]
 
     def by_differences(columns: Any) -> Any:

@@ -106,9 +106,9 @@ def _swept(
     has lost of it. GUARDED: differences that cancel are computed again."""
     c, k = tl.arange(0, D_PADDED), tl.arange(0, WIDTH)
     if BY_PRODUCT:
-        place = tl.minimum(i, m - 1)[:, None] * D_PADDED + c[None, :]
-        x_high = tl.load(X_parts + place)
-        x_low = tl.load(X_parts + m * D_PADDED + place)
+        here = tl.minimum(i, m - 1)[:, None] * D_PADDED + c[None, :]
+        x_high = tl.load(X_parts + here)
+        x_low = tl.load(X_parts + m * D_PADDED + here)
     if WIDTH == 1:
         part = tl.zeros((ROWS, COLUMNS), dtype=X.dtype.element_ty)
     for tile in range(start, stop, COLUMNS):
