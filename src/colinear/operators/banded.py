@@ -95,7 +95,8 @@ class Banded(LinearOperator, init=False):
         xp, offsets, (m, n) = namespace_of(X), self.offsets, self.shape[-2:]
         if xp.name == "numpy":
             return _accumulate(self.diagonals, offsets, m, X)
-        if 0 in offsets and m == n and _may_add_in_place(xp, self.diagonals, X):
+        is_plain = 0 in offsets and m == n and not xp.is_functional
+        if is_plain and _may_add_in_place(xp, self.diagonals, X):
             return _add_in_place(xp, self.diagonals, offsets, X)
         above, below = max(0, -min(offsets)), max(0, m + max(offsets) - n)
         padded = xp.pad(X, above, below, axis=-2)
@@ -188,7 +189,7 @@ def _accumulate(diagonals: Sequence[Array], offsets: Sequence[int], m: int, X: A
 def _may_add_in_place(xp: Any, diagonals: Sequence[Array], X: Array) -> bool:
     """Whether products may be written into: these of a matrix alone, in one dtype, on one device,
     whose derivatives nobody wants."""
-    if xp.is_functional or xp.is_compiling() or xp.is_differentiated(X, *diagonals):
+    if xp.is_compiling() or xp.is_differentiated(X, *diagonals):
         return False
     is_plain = all(d.ndim == 1 and d.dtype is X.dtype for d in diagonals)
     return is_plain and mesh_module(xp.device_of(X)) is None
