@@ -200,7 +200,7 @@ LAUNCHES: dict[str, tuple[int, Any]] = {
         ),
     ),
     "sines": (9, lambda: co.solve(co.Sine(100, like=VECTOR), VECTOR)),
-    "sum of two lines": (38, lambda: co.solve(co.KroneckerSum(LINE, LINE), LONG)),
+    "sum of two lines": (26, lambda: co.solve(co.KroneckerSum(LINE, LINE), LONG)),
     "logdet of a sum of two lines": (15, lambda: co.logdet(co.KroneckerSum(LINE, LINE))),
     "sum of symmetric dense": (50, lambda: co.solve(co.KroneckerSum(GRAM[:9, :9], GRAM), LONG)),
 }

@@ -300,12 +300,12 @@ def are_plain(x: Any) -> bool:
     return min(sizes) > 1e-30 and sum(sizes) < 1e30  # the sum shows NaN, too
 
 
-def reciprocal_spectrum(xp: Any, values: Array, is_accurate: bool = False) -> Array:
+def reciprocal_spectrum(xp: Any, values: Array) -> Array:
     """1 / λ of the eigenvalues of a self-adjoint operator, SINGULAR if one is zero to working
-    accuracy. `is_accurate`: whether each has small relative errors, so that only 0 is zero."""
+    accuracy."""
     if 0 in values.shape:
         return values
-    least = 0.0 if is_accurate else MARGIN * xp.eps(values.dtype)
+    least = MARGIN * xp.eps(values.dtype)
     if is_unseen(values):
         test = functools.partial(_are_regular, least)
         ends = [Norm(xp.stop_gradient(values), (-1,), order) for order in (-math.inf, math.inf)]

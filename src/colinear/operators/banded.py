@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..backends import Array, namespace_of
+from ..backends import Array, mesh_module, namespace_of
 from ..errors import ShapeError
 from .base import LinearOperator
 from .context import as_arrays, broadcast_batches, concat_batches, spread
@@ -95,6 +95,9 @@ class Banded(LinearOperator, init=False):
         xp, offsets, (m, n) = namespace_of(X), self.offsets, self.shape[-2:]
         if xp.name == "numpy":
             return _accumulate(self.diagonals, offsets, m, X)
+        is_plain = 0 in offsets and m == n and not xp.is_functional
+        if is_plain and _may_add_in_place(xp, self.diagonals, X):
+            return _add_in_place(xp, self.diagonals, offsets, X)
         above, below = max(0, -min(offsets)), max(0, m + max(offsets) - n)
         padded = xp.pad(X, above, below, axis=-2)
         total = None
@@ -180,6 +183,27 @@ def _accumulate(diagonals: Sequence[Array], offsets: Sequence[int], m: int, X: A
                 Y[..., low:high, :] += (
                     d[..., low - first : high - first, None] * X[..., low + k : high + k, :]
                 )
+    return Y
+
+
+def _may_add_in_place(xp: Any, diagonals: Sequence[Array], X: Array) -> bool:
+    """Whether products may be written into: these of a matrix alone, in one dtype, on one device,
+    whose derivatives nobody wants."""
+    if xp.is_compiling() or xp.is_differentiated(X, *diagonals):
+        return False
+    is_plain = all(d.ndim == 1 and d.dtype is X.dtype for d in diagonals)
+    return is_plain and mesh_module(xp.device_of(X)) is None
+
+
+def _add_in_place(xp: Any, diagonals: Sequence[Array], offsets: Sequence[int], X: Array) -> Array:
+    """The product with a square matrix that has a main diagonal: an operation for each diagonal."""
+    by_offset = dict(zip(offsets, diagonals))
+    Y = by_offset.pop(0)[:, None] * X
+    for k, d in by_offset.items():
+        first, count = max(0, -k), d.shape[-1]
+        xp.axpy(
+            d[:, None], X[..., first + k : first + k + count, :], Y[..., first : first + count, :]
+        )
     return Y
 
 

@@ -40,7 +40,7 @@ from ...status import Status, failed, is_unseen
 from ..common import has_no_zero, is_positive, reciprocal, reciprocal_spectrum, seen_value
 from ..matrix_functions.spectra import differentiable_inverse
 from ..spectrum import has_common_factors, spectrum_by_factors
-from ..spectrum.components import has_accurate_spectrum
+from ..spectrum.components import has_positive_spectrum
 from ..spectrum.rules import is_similarity
 from .elimination import dense_fallback, judged, strengthened, weak_entries
 from .inverse import by_equation, inv, inverse, no_inverse
@@ -427,7 +427,8 @@ def inv_polynomial_of_factors(A: Any, method: Any) -> LinearOperator:
     if not has_common_factors(A):  # any longer, in a derivative that hides that arrays are the same
         return inv(A, method)
     values, vectors = spectrum_by_factors(A)
-    reciprocals = reciprocal_spectrum(A.xp, values, has_accurate_spectrum(A))
+    known = has_positive_spectrum(A)  # none is zero to working accuracy, however small
+    reciprocals = A.xp.reciprocal(values) if known else reciprocal_spectrum(A.xp, values)
     return from_eigenpairs(A, reciprocals, vectors)._claim(A.properties)
 
 

@@ -26,8 +26,9 @@ from ...operators import (
     Tridiagonal,
 )
 from ...operators.context import kind_of
-from ...operators.shown import diagonals_on_host, with_symmetry_of_entries
+from ...operators.shown import diagonals_on_host
 from ...operators.sparse import SparseStructure
+from ...operators.tree import once_in_call
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Unitary
 from ...status import combine
 from ..common import host_value, ignore_float_errors, values_are_seen
@@ -186,6 +187,10 @@ def diagonals_are_constant(A: Any) -> bool:
     by a well-conditioned D."""
     if 0 in A.shape or not values_are_seen(A):
         return False
+    return bool(once_in_call(A, "_is_constant", lambda: _are_constant(A)))
+
+
+def _are_constant(A: Any) -> bool:
     if any(np.any(d != d[..., :1]) for d in diagonals_on_host(A)):
         return False
     lower, diag, upper = first = _entries(A, 1)
@@ -245,18 +250,18 @@ def eig_sines(A: Any, asked: Asked) -> Pairs:
     return asked.finish(_put(A, values), vectors)
 
 
-def has_accurate_spectrum(A: Any) -> bool:
-    """Whether each eigenvalue that `spectrum_by_factors` finds of A has small relative errors,
-    however small it is: a Kronecker sum of positive semidefinite terms that `eig_sines` knows."""
-    if not isinstance(A, KroneckerSum):
-        return False
-    terms = map(with_symmetry_of_entries, A.operands)
-    return all(
-        isinstance(X, Tridiagonal)
-        and X.properties & POSITIVE_SEMIDEFINITE
-        and diagonals_are_constant(X)
-        for X in terms
-    )
+def has_positive_spectrum(A: Any) -> bool:
+    """Whether each eigenvalue that `spectrum_by_factors` finds of A is positive and has small
+    relative errors, however small it is: of a Kronecker sum of lines that `eig_sines` knows, none
+    of which has a negative eigenvalue."""
+
+    def is_positive(X: Any) -> bool:
+        if not isinstance(X, Tridiagonal) or X.shape[-1] < 2 or not diagonals_are_constant(X):
+            return False
+        lower, diag, upper = _entries(X, 1)
+        return bool((diag.real >= np.abs(lower) + np.abs(upper)).all())
+
+    return isinstance(A, KroneckerSum) and all(map(is_positive, A.operands))
 
 
 def _symmetrised(lower: Any, upper: Any, A: Any) -> tuple[Any, Any]:
