@@ -7,8 +7,14 @@
 Weak scaling: each process has the same work, however many there are. The figures are seconds of
 wall and of processor time for one iteration, the least of several runs, and what one iteration
 sends, counted in the compiled program. The processor time in the process's own code (user) is
-that of computing; gloo's threads wait for messages in the kernel (system). With fewer idle cores
-than processes only the first of them and the counts mean anything.
+that of computing; gloo's threads wait for messages in the kernel (system).
+
+Each process computes on one core. The thread of gloo that waits for the network goes to the cores
+on which none computes, so there should be twice as many cores as processes. Where it has to share
+a core it polls in the way of the very thread for which it waits, until the scheduler's slice of 3
+ms is over. There only the processor times and the counts mean anything, and the last column: the
+time of one process, over that time with the messages of a step added, each timed by itself
+while nothing is computed.
 """
 
 from __future__ import annotations
@@ -29,11 +35,12 @@ import numpy as np
 
 MEGABYTES = 200  # of the dense matrix, for each process: 400 on two
 GRID = 1000  # points along one side of the stencil's grid, for each process: GRID^2 rows
-STEPS, RUNS = 20, 5
+STEPS, RUNS = 20, 10
 
 
 def measure(process: int, processes: int, port: str) -> None:
     """Measure in one of the processes; the first prints a line of JSON."""
+    cores: list[int] = []
     if hasattr(os, "sched_setaffinity"):  # one core for each, also where there is but one process
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[process % len(cores)]})
@@ -51,10 +58,12 @@ def measure(process: int, processes: int, port: str) -> None:
     mesh = jax.make_mesh((processes,), ("x",))
 
     def dense() -> Any:
+        """u v^T with 1, ..., 1000 on the diagonal: CG makes all of its steps."""
         n = int(math.sqrt(MEGABYTES * 1e6 / 8 * processes)) // processes * processes
         own, u = local_rows(mesh, "x", n), np.cos(np.arange(n))
         rows = u[own, None] * (u / n)
-        rows[np.arange(len(rows)), np.arange(own.start, own.stop)] += 2.0
+        here = np.arange(own.start, own.stop)
+        rows[np.arange(len(rows)), here] += 1 + here * (1000 / n)
         return co.PSD(co.Dense(from_local_rows(rows, mesh, "x", n)))
 
     def stencil() -> Any:
@@ -65,23 +74,80 @@ def measure(process: int, processes: int, port: str) -> None:
     for name, make in (("dense", dense), ("stencil", stencil)):
         A = make()
         b = shard(np.cos(np.arange(A.shape[0])), mesh)
-        method = co.CG(tol=1e-15, max_iters=STEPS)
-        solve = lambda A, b, method=method: co.solve(A, b, method, on_failure="ignore", info=True)
-        program = jax.jit(solve).lower(A, b).compile()
-        iterations, times = 0, []
-        for _ in range(RUNS):
-            start, busy = time.perf_counter(), processor_times()
-            _, info = jax.block_until_ready(program(A, b))
-            wall = time.perf_counter() - start
-            times.append((wall, *(now - then for now, then in zip(processor_times(), busy))))
-            iterations = int(np.max(np.asarray(info.iterations)))
-        wall, user, system = (min(each) / iterations for each in zip(*times))
-        found[name] = {"wall": wall, "user": user, "system": system}
-        found[name]["sent"] = sent(program.as_text())
-        found[name] |= {"rows": A.shape[0], "iterations": iterations}
-        del A
+        for kind in ("", ", single reduction"):
+            method = co.CG(tol=1e-15, max_iters=STEPS, single_reduction=bool(kind))
+            solve = lambda A, b, m=method: co.solve(A, b, m, on_failure="ignore", info=True)
+            program = jax.jit(solve).lower(A, b).compile()
+            info = jax.block_until_ready(program(A, b))[1]
+            steps = int(np.max(np.asarray(info.iterations)))
+            move_threads(set(cores[processes:]), waiting=True)
+            wall, user, system = (t / steps for t in least_times(program, A, b))
+            found[name + kind] = {
+                "wall": wall,
+                "user": user,
+                "system": system,
+                "sent": sent(program.as_text()),
+                "rows": A.shape[0],
+            }
+        del A, b
+    move_threads(set(cores))  # now that none computes
+    for name, each in found.items():
+        messages = step_messages(name, each["rows"])
+        each["messages"] = sum(k * seconds_of(mesh, *size) for *size, k in messages)
     if process == 0:
         print(json.dumps(found))
+
+
+def move_threads(cores: set[int], waiting: bool = False) -> None:
+    """Let the threads of this process run on these cores; those alone that wait for the network, if
+    there are any cores for them."""
+    waits = {"232", "281", "22"}  # epoll_wait and epoll_pwait of x86-64, epoll_pwait of ARM
+    for task in Path("/proc/self/task").glob("*") if cores else ():
+        if not waiting or (task / "syscall").read_text().partition(" ")[0] in waits:
+            os.sched_setaffinity(int(task.name), cores)
+
+
+def least_times(f: Any, *arguments: Any) -> list[float]:
+    """Seconds of wall, and of the processor in user's and in system's code, of a call: the least of
+    several."""
+    import jax
+
+    times = []
+    for _ in range(RUNS):
+        start, busy = time.perf_counter(), processor_times()
+        jax.block_until_ready(f(*arguments))
+        wall = time.perf_counter() - start
+        times.append((wall, *(now - then for now, then in zip(processor_times(), busy))))
+    return [min(each) for each in zip(*times)]
+
+
+def step_messages(name: str, n: int) -> list[tuple[str, int, int]]:
+    """The messages of a step of CG: kind, numbers, how many."""
+    sums = ("sum", 2, 1) if "single" in name else ("sum", 1, 2)
+    return [("gather", n, 1) if "dense" in name else ("shift", GRID, 2), sums]
+
+
+def seconds_of(mesh: Any, kind: str, numbers: int) -> float:
+    """Seconds of one message by itself, among many in one program."""
+    import jax
+
+    from colinear.backends.jax.mesh import apply_by_rows, gather_rows, shift_rows
+    from colinear.distributed import shard
+
+    p, count = mesh.size, 100
+    if p == 1:
+        return 0.0
+    send = {
+        "sum": lambda x: jax.lax.psum(x, "x"),
+        "gather": lambda x: gather_rows(x, "x")[: len(x)],
+        "shift": lambda x: shift_rows(x, "x", 1),
+    }[kind]
+    loop = lambda cut, _: jax.lax.fori_loop(0, count, lambda i, x: 0.5 * x + send(x), cut[0])
+    rows = numbers if kind == "gather" else numbers * p
+    x = shard(np.zeros((rows // p * p, 1)), mesh)
+    program = jax.jit(lambda x: apply_by_rows(loop, mesh, "x", (x,), None))
+    jax.block_until_ready(program(x))
+    return least_times(program, x)[0] / count
 
 
 def processor_times() -> tuple[float, float]:
@@ -169,18 +235,19 @@ def main() -> None:
     first: dict[str, Any] = {}
     print(
         "| problem | processes | rows | ms wall | ms user | ms system | of one process: wall, user | "
-        "sent |"
+        "sent | ms messages | of one process: derived |"
     )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for processes in options.processes:
         for name, found in run(processes).items():
             one = first.setdefault(name, found)
             ratios = (f"{one[key] / found[key]:.2f}" for key in ("wall", "user"))
             counts = ", ".join(f"{k} {v}" for k, v in found["sent"].items() if v)
+            derived = one["wall"] / (one["wall"] + found["messages"])
             print(
                 f"| {name} | {processes} | {found['rows']} | {1e3 * found['wall']:.1f} | "
                 f"{1e3 * found['user']:.1f} | {1e3 * found['system']:.1f} | "
-                f"{', '.join(ratios)} | {counts} |",
+                f"{', '.join(ratios)} | {counts} | {1e3 * found['messages']:.2f} | {derived:.2f} |",
                 flush=True,
             )
 

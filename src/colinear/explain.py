@@ -168,7 +168,7 @@ def plan_of(call: Callable[[], Any], compares: bool = True) -> Plan:
     if _is_on_mesh(planner.first):
         # outside the core, and loaded only for operators on meshes
         communication = importlib.import_module("colinear.distributed.communication")
-        figures += "\n" + communication.describe(planner.first, planner.gathered)
+        figures += "\n" + communication.describe(planner.first, planner.gathered, planner.methods)
     return replace(planner.plans[0], figures=figures)
 
 
@@ -192,6 +192,7 @@ class Planner:
         self.figures = ""  # where the rates come from
         self.first: Any = None  # the operator of the call that is explained
         self.gathered: dict[str, float] = {}  # bytes on each device of a mesh, by method
+        self.methods: dict[str, Any] = {}  # given ones, by the name of what runs on a mesh
         # whether rules that were not taken are planned too, for their costs
         self.compares = compares
 
@@ -236,9 +237,11 @@ class Planner:
                 seconds = products * product.seconds + calls * rates.call
                 product = replace(product, seconds=seconds)
             own = sum((child.cost for child in children), product)
-        if name in FACTORISATIONS and _is_on_mesh(A):
-            size = float(math.prod(A.shape) * A.dtype.itemsize)
-            self.gathered[name] = self.gathered.get(name, 0.0) + size
+        if _is_on_mesh(A):
+            self.methods.setdefault(name, f.method_among(arguments))
+            if name in FACTORISATIONS:
+                size = float(math.prod(A.shape) * A.dtype.itemsize)
+                self.gathered[name] = self.gathered.get(name, 0.0) + size
         own = timed(Cost.of(own), rates)
         own = replace(own, seconds=own.seconds + rates.call)
         rejected = tuple(_rejected(f, A, arguments, chosen, displaced)) if self.compares else ()

@@ -361,6 +361,22 @@ def limits(put):
         np.save(path, np.arange(8.0))
         rows = co.distributed.load_rows(path, mesh, dtype="float32")
         found["eight rows"] = [np.asarray(rows).tolist(), str(rows.sharding.spec), str(rows.dtype)]
+    steps = [
+        str(co.explain(co.solve, A, method=co.CG(single_reduction=single))).splitlines()[-1]
+        for single in (False, True)
+    ]
+    found["steps"] = steps
+    # diagonals that reach the next one of two devices, but not of four
+    far = co.Sparse(sp.diags([np.arange(1.0, 45), np.ones(N)], [-20, 0]).tocsr())
+    halves = co.shard(far, jax.make_mesh((2,), ("x",), devices=jax.devices()[:2]))
+    quarters = co.shard(halves, mesh)
+    expected = far @ np.arange(float(N))
+    found["again"] = [
+        [A.offsets is None for A in (halves, quarters)],
+        float(
+            np.max(np.abs(np.asarray(quarters @ co.shard(np.arange(float(N)), mesh)) - expected))
+        ),
+    ]
     whole = co.shard(np.ones(6), mesh)
     found["uneven"] = [len(whole.devices()), whole.sharding.is_fully_replicated]
     return found

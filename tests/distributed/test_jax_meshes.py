@@ -189,6 +189,18 @@ def test_explain_says_what_lies_where_and_what_is_sent(answers, name, said):
     assert said in answers["iterations"][name]["explained"]
 
 
+def test_explain_says_what_a_step_of_the_method_sums(answers):
+    two, one = answers["limits"]["steps"]
+    assert two == "a step of CG adds 2 sums over the devices"
+    assert one == "a step of CG adds 1 sum over the devices"
+
+
+def test_a_sparse_matrix_on_another_mesh_is_cut_anew(answers):
+    gathers, far = answers["limits"]["again"]
+    assert gathers == [False, True]
+    assert far < 1e-12
+
+
 def test_auto_iterates_with_a_stored_matrix_that_a_device_cannot_hold(answers):
     found = answers["limits"]
     assert found["fits"] == ["Cholesky", "Cholesky"]

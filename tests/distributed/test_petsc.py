@@ -20,6 +20,12 @@ from colinear.distributed.petsc import assembled
 
 IS_THERE = all(map(importlib.util.find_spec, ("petsc4py", "slepc4py")))
 needs_petsc = pytest.mark.skipif(not IS_THERE, reason="petsc4py or slepc4py is not there")
+IS_COMPLEX = False
+if IS_THERE:
+    from petsc4py import PETSc as petsc
+
+    IS_COMPLEX = np.dtype(petsc.ScalarType).kind == "c"
+needs_complex = pytest.mark.skipif(not IS_COMPLEX, reason="no PETSc of complex numbers")
 SIDE = 12
 N = SIDE * SIDE
 
@@ -142,14 +148,54 @@ def test_bad_input_is_refused() -> None:
         co.solve(A, b, co.PETSc("no such method"))
     with pytest.raises(co.ShapeError, match="batch shape"):
         co.solve(co.Dense(np.stack([np.eye(3)] * 2)), np.ones((2, 3, 1)), co.PETSc())
-    with pytest.raises(co.DtypeError, match="built for real"):
-        co.solve(co.Sparse(GRID * 1j), b, co.PETSc())
+    if not IS_COMPLEX:
+        with pytest.raises(co.DtypeError, match="built for real"):
+            co.solve(co.Sparse(GRID * 1j), b, co.PETSc())
     with pytest.raises(TypeError, match="ksp is 3"):
         co.PETSc(ksp=3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="options"):
         co.PETSc(options=3)
     with pytest.raises(co.MethodError, match="does not apply"):
         co.eig(A, 2, method=co.PETSc())
+
+
+def of_rows(S: Any) -> Any:
+    from colinear.distributed.petsc import matrix_of_rows
+
+    return matrix_of_rows(S)
+
+
+def by_function(S: Any) -> Any:
+    multiply, adjoint = (lambda X: S.toarray() @ X), (lambda X: S.conj().T.toarray() @ X)
+    return co.MatrixFree(multiply, S.shape, rmatmat=adjoint, dtype=S.dtype)
+
+
+@needs_petsc
+@pytest.mark.parametrize("make", [co.Sparse, of_rows, by_function])
+@pytest.mark.parametrize("shape", [(N,), (N, 0), (2, N, 3)], ids=["vector", "none", "batch"])
+def test_real_operators_take_complex_right_sides_and_batches(make: Any, shape: Any) -> None:
+    rng = np.random.default_rng(1)
+    B = rng.normal(size=shape) + 1j * rng.normal(size=shape)
+    A = co.PSD(make(GRID))
+    for right in (B, B.real):
+        X = co.solve(A, right, co.PETSc("cg", "none", tol=1e-10))
+        assert X.dtype == right.dtype
+        np.testing.assert_allclose(GRID.toarray() @ X, right, atol=1e-8)
+        np.testing.assert_allclose(A @ right, GRID.toarray() @ right, atol=1e-12)
+        np.testing.assert_allclose(A.H @ right, GRID.toarray() @ right, atol=1e-12)
+
+
+@needs_complex
+@pytest.mark.parametrize("make", [co.Sparse, of_rows, by_function])
+def test_hermitian_operators(make: Any) -> None:
+    turn = scipy.sparse.diags_array([np.full(N - 1, 0.3j)], offsets=[1])
+    S = (GRID + turn + turn.conj().T + scipy.sparse.eye_array(N)).tocsr()
+    A, right = co.PSD(make(S)), b + 1j
+    np.testing.assert_allclose(S @ co.solve(A, right, co.PETSc("cg", "none")), right, atol=1e-6)
+    np.testing.assert_allclose(A.T @ right, S.T @ right, atol=1e-12)
+    values, V = co.eig(A, 3, "LA", co.SLEPc())
+    np.testing.assert_allclose(values, np.linalg.eigvalsh(S.toarray())[-3:], rtol=1e-8)
+    np.testing.assert_allclose(S @ V.to_dense(), V.to_dense() * values, atol=1e-6)
 
 
 @needs_petsc

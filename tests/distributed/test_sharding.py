@@ -152,6 +152,39 @@ def test_a_rule_places_an_operator_of_ones_own(mesh):
     np.testing.assert_allclose(np.asarray(gather(A) @ np.ones(4, np.float32)), 2.0)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda like: co.FFT(6, like=like),
+        lambda like: co.Identity(6, like=like),
+        lambda like: co.ScaledIdentity(2.0, 6, like=like),
+        lambda like: co.Sine(6, like=like),
+        lambda like: co.Permutation([2, 0, 1, 5, 4, 3], like=like),
+    ],
+    ids=["FFT", "Identity", "ScaledIdentity", "Sine", "Permutation"],
+)
+def test_operators_without_arrays_go_to_the_mesh_too(mesh, make):
+    A, x = make(jax.numpy.ones(1)), np.arange(6.0, dtype=np.float32)
+    S = shard(A, mesh)
+    np.testing.assert_allclose(np.asarray(S @ shard(x, mesh)), np.asarray(A @ x), rtol=1e-5)
+    np.testing.assert_allclose(
+        np.asarray((S + shard(co.Diagonal(x), mesh)) @ shard(x, mesh)),
+        np.asarray(A @ x) + x**2,
+        rtol=1e-5,
+    )
+    np.testing.assert_allclose(np.asarray(gather(S) @ x), np.asarray(A @ x), rtol=1e-5)
+
+
+def test_gathered_parts_are_not_divided_any_more(mesh):
+    T = co.Toeplitz(np.arange(1.0, 5, dtype=np.float32))
+    K = gather(co.Kronecker(shard(co.Diagonal(np.ones(2, np.float32)), mesh), shard(T, mesh)))
+    assert K.operands[1].spread is None
+    x = np.arange(8, dtype=np.float32)
+    np.testing.assert_allclose(
+        np.asarray(K @ x), np.kron(np.eye(2), T.to_dense()) @ x, rtol=1e-5, atol=1e-4
+    )
+
+
 def test_an_operator_of_a_family_without_a_rule_is_said_not_to_be_divided():
     assert traffic(co.Toeplitz([2.0, 1.0])).repeated == ("Toeplitz",)
     assert traffic(co.Identity(3) + co.Diagonal(np.ones(3))) == Traffic()

@@ -228,6 +228,16 @@ def layouts(mesh):
     before = of.apply_by_rows(
         lambda cut, _: of.shift_rows(cut[0], "x", 1), mesh, "x", (rows,), None
     ).full_tensor()
+    turned = of.apply_by_rows(
+        lambda cut, _: of.shift_rows(cut[0], "x", 1, True), mesh, "x", (rows,), None
+    ).full_tensor()
+    exchanged = of.apply_by_rows(
+        lambda cut, _: of.exchange(cut[0], "x", 1, 0).T + of.place_along("x"),
+        mesh,
+        "x",
+        (rows,),
+        None,
+    ).full_tensor()
     A = co.Dense(torch.as_tensor(x)).to(device=mesh)
     return {
         "sizes": of.axis_sizes(mesh) == {"x": 2},
@@ -240,6 +250,8 @@ def layouts(mesh):
         "derivative": bool(torch.allclose(moving.grad.full_tensor(), slope)),
         "derivative of what is whole": bool(torch.isclose(scale.grad, (weights**2).sum())),
         "shift": bool((before == torch.cat([torch.zeros(3, 4), torch.as_tensor(x[:3])])).all()),
+        "around": bool((turned == torch.as_tensor(np.roll(x, 3, axis=0))).all()),
+        "exchange": bool((exchanged == torch.as_tensor(x.T + np.arange(4)[:, None] // 2)).all()),
         "place of A": A.device == mesh and A.to(device="cpu").device == torch.device("cpu"),
         "rank": own == slice(3 * rank, 3 * rank + 3),
     }
@@ -266,14 +278,38 @@ def special(put):
     }
     found = {name: float((whole(f(put)) - f(on_one)).abs().max()) for name, f in cases.items()}
     mesh, col = put(b, 0).device_mesh, torch.as_tensor(rng.normal(size=N))
+    weights = torch.linspace(1, 2, N)
+
+    def slope(is_divided):
+        c = col.clone().requires_grad_()
+        A, x = co.Toeplitz(c), weights
+        y = co.shard(A, mesh) @ co.shard(x, mesh) if is_divided else A @ x
+        return torch.autograd.grad((whole(y) * weights).sum(), c)[0]
+
+    found["derivative of a divided product"] = float((slope(True) - slope(False)).abs().max())
     for A in (
         co.Toeplitz(col),
         co.Circulant(col),
         co.Convolution(col.reshape(8, 8), (8, 8)),
         co.FFT(N),
     ):
-        difference = whole(co.shard(A, mesh) @ co.shard(col, mesh)) - A @ col
-        found[f"shard {type(A).__name__}"] = float(difference.abs().max())
+        D = co.shard(A, mesh)
+        differences = [
+            whole(T @ co.shard(x, mesh)) - B @ x
+            for B, T in ((A, D), (A.H, D.H))
+            for x in (col, torch.stack([col, col.flip(0)], 1) + 1j)
+        ]
+        found[f"shard {type(A).__name__}"] = max(float(x.abs().max()) for x in differences)
+        found[f"{type(A).__name__} is whole"] = float(D.spread is None)
+    # operators without tensors, which take their place from the vector
+    for name, f in {
+        "product": lambda A, x: A @ x,
+        "lstsq": lambda A, x: co.lstsq(A, x),
+        "solve": lambda A, x: co.solve(A + 3.0 * co.Identity(N), x, co.GMRES(tol=1e-10)),
+    }.items():
+        for A in (co.FFT((4, N // 4)), co.FFT((1, N)), co.Identity(N)):
+            difference = whole(f(A, co.shard(col, mesh))) - f(A, col)
+            found[f"{name} {A}"] = float(difference.abs().max())
     info = co.solve(psd(put, -S), put(b, 0), co.CG(), info=True)[1]
     few = co.solve(psd(put, S), put(b, 0), co.CG(tol=1e-12, max_iters=2), info=True)[1]
     try:

@@ -97,6 +97,10 @@ def test_a_direct_solver_from_outside(framework: str, columns: int) -> None:
     assert info.method == "Elimination" and xp.to_numpy(xp.max(info.residual)) < 1e-12
 
 
+def test_no_right_side_has_no_solution() -> None:
+    assert co.solve(co.Dense(MATRIX), RANDOM[:, :0], Elimination()).shape == (len(MATRIX), 0)
+
+
 def test_it_is_prepared_once_for_many_right_sides() -> None:
     before = Elimination.prepared
     inverse = co.inv(co.Dense(MATRIX), Elimination())

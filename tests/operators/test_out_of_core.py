@@ -109,6 +109,15 @@ def test_least_squares_of_unlike_columns(tall: np.ndarray, tmp_path: Path) -> No
         assert np.isfinite(x).all(), order
 
 
+def test_a_file_is_factored_by_rows_where_info_is_asked_for_too(tall: np.ndarray) -> None:
+    b = np.random.default_rng(1).normal(size=(ROWS, 2))
+    x, info = co.lstsq(tall, b, info=True)
+    np.testing.assert_array_equal(x, co.lstsq(tall, b))
+    assert info.method == "QR" and info.status is co.Status.SUCCESS
+    norms = np.linalg.norm(b - tall @ x, axis=0) / np.linalg.norm(b, axis=0)
+    np.testing.assert_allclose(info.residual, norms)
+
+
 QUESTIONS: dict[str, Callable[[Any], Any]] = {
     "solve": lambda A: co.solve(A, np.ones(SIZE)),
     "inv": lambda A: co.inv(A) @ np.ones(SIZE),

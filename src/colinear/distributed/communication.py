@@ -236,15 +236,19 @@ def _cuts(x: Any) -> dict[int, str]:
     return {} if on_mesh is None else on_mesh.cuts_of(x)
 
 
-def describe(A: LinearOperator, gathered: dict[str, float]) -> str:
-    """What lies where, what a product sends, and what is gathered whole: `gathered` has the bytes
-    by method."""
-    mesh, arrays = A._context.device, A.arrays()
+# Methods of which a step makes two sums over the devices, whatever the numbers in each; the tests
+# count them in the compiled programs.
+TWO_SUMS = ("CG", "MINRES", "GMRES", "Lanczos", "Arnoldi", "LOBPCG", "SLQ")
+
+
+def describe(A: LinearOperator, gathered: dict[str, float], methods: dict[str, Any]) -> str:
+    """What lies where, what a product and a step of a method send, and what is gathered whole:
+    `gathered` has the bytes by method, `methods` the objects that were given by the names of all
+    that run."""
+    mesh, arrays = A._context.device, list({id(x): x for x in A.arrays()}.values())
     on_mesh = backends.mesh_module(mesh)
-    sizes = on_mesh.axis_sizes(mesh)
-    each = sum(on_mesh.bytes_per_device(x) for x in {id(x): x for x in arrays}.values())
-    whole = sum(x.nbytes for x in {id(x): x for x in arrays}.values())
-    axes = ", ".join(f"{name}: {size}" for name, size in sizes.items())
+    each, whole = sum(map(on_mesh.bytes_per_device, arrays)), sum(x.nbytes for x in arrays)
+    axes = ", ".join(f"{name}: {size}" for name, size in on_mesh.axis_sizes(mesh).items())
     lines = [f"on a mesh of devices ({axes}): {memory_text(each)} of {memory_text(whole)} on each"]
     sent = traffic(A)
     ways = (
@@ -256,8 +260,11 @@ def describe(A: LinearOperator, gathered: dict[str, float]) -> str:
     what = [way.format(" + ".join(map(str, sizes))) for way, sizes in ways if sizes]
     lines.append(
         f"a product with a vector cut by rows {', '.join(what) or 'sends nothing'}"
-        f"{' numbers' if what else ''}; a step of CG adds 2 sums of 1 (one of 2 with single_reduction)"
+        f"{' numbers' if what else ''}"
     )
+    for name in filter(methods.__contains__, TWO_SUMS):
+        is_single = getattr(methods[name], "single_reduction", False)
+        lines.append(f"a step of {name} adds {'1 sum' if is_single else '2 sums'} over the devices")
     if sent.repeated:
         names = ", ".join(dict.fromkeys(sent.repeated))
         lines.append(f"not divided, every device does all the work: {names}")

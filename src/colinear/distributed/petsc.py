@@ -118,18 +118,24 @@ class PETSc(Method):
         x, b = matrix.createVecs()
 
         def solve(B: Array) -> tuple[Array, Info]:
-            X, iterations, worst, words = np.empty(B.shape, B.dtype), 0, 0, ""
-            for j in range(B.shape[-1]):
-                put(b, B[:, j])
+            iterations, failures = 0, []
+
+            def solve_one(column: Array) -> Array:
+                nonlocal iterations
+                put(b, column)
                 x.set(0.0)
                 with as_our_error(petsc, self.name):
                     solver.solve(b, x)
                 iterations += solver.getIterationNumber()
-                reason = solver.getConvergedReason()
-                if reason < 0:
-                    worst, words = reason, f"{solver.getType()} of PETSc: reason {reason}"
-                X[:, j] = whole(petsc, x)
-            status = REASONS.get(worst, Status.BREAKDOWN) if worst else Status.SUCCESS
+                if (reason := solver.getConvergedReason()) < 0:
+                    failures.append(reason)
+                return whole(petsc, x)
+
+            X = by_columns(petsc, solve_one, B, B.shape[-2], A.is_complex)
+            status, words = Status.SUCCESS, ""
+            if failures:
+                status = REASONS.get(failures[-1], Status.BREAKDOWN)
+                words = f"{solver.getType()} of PETSc: reason {failures[-1]}"
             name = f"{self.name}({solver.getType()}, {solver.getPC().getType()})"
             return X, Info(status, iterations=iterations, method=name, message=words)
 
@@ -331,13 +337,13 @@ class Shell:
         self.petsc, self.A = petsc, A
 
     def mult(self, matrix: Any, x: Any, y: Any) -> None:
-        put(y, self.A @ whole(self.petsc, x).astype(self.A.dtype, copy=False))
+        put(y, self.A @ whole(self.petsc, x))
 
     def multTranspose(self, matrix: Any, x: Any, y: Any) -> None:
-        put(y, self.A.T @ whole(self.petsc, x).astype(self.A.dtype, copy=False))
+        put(y, self.A.T @ whole(self.petsc, x))
 
     def multHermitian(self, matrix: Any, x: Any, y: Any) -> None:
-        put(y, self.A.H @ whole(self.petsc, x).astype(self.A.dtype, copy=False))
+        put(y, self.A.H @ whole(self.petsc, x))
 
 
 def put(vector: Any, x: Array) -> None:
@@ -356,6 +362,23 @@ def whole(petsc: Any, vector: Any) -> np.ndarray:
     scatter.destroy()
     gathered.destroy()
     return found
+
+
+def by_columns(
+    petsc: Any, f: Callable[[Array], Array], B: Array, rows: int, is_complex: bool
+) -> Array:
+    """f of each column of blocks (*batch, n, k), an answer of so many rows: a linear map, complex or
+    not, in PETSc's numbers. Where these are real, real and imaginary parts are columns of their
+    own."""
+    if B.dtype.kind == "c" and np.dtype(petsc.ScalarType).kind != "c":
+        real, imaginary = (by_columns(petsc, f, x, rows, False) for x in (B.real, B.imag))
+        return real + 1j * imaginary
+    (*batch, n, k), is_complex = B.shape, is_complex or B.dtype.kind == "c"
+    found = np.empty((*batch, k, rows), complex if is_complex else float)
+    columns = np.swapaxes(B, -1, -2).reshape(-1, n)
+    for answer, column in zip(found.reshape(-1, rows), columns, strict=True):
+        answer[:] = f(column) if is_complex else f(column).real
+    return np.swapaxes(found, -1, -2)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -381,15 +404,13 @@ class MatrixOfRows(LinearOperator):
 
     def _products(self, X: Array, multiply: Any, vectors: Any) -> Array:
         petsc, (x, y) = imported("MatrixOfRows"), vectors
-        if X.ndim > 2:
-            raise ShapeError("MatrixOfRows: it multiplies one block of columns at a time.")
-        columns = []
-        for column in X.T:
+
+        def product(column: Array) -> Array:
             put(x, column)
             multiply(x, y)
-            columns.append(whole(petsc, y))
-        rows = y.getSize()
-        found = np.stack(columns, axis=-1) if columns else np.zeros((rows, 0))
+            return whole(petsc, y)
+
+        found = by_columns(petsc, product, X, y.getSize(), self.is_complex)
         return found.astype(np.result_type(self.dtype, X.dtype), copy=False)
 
     @property

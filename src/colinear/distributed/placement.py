@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..backends import Array, namespace_of
@@ -27,6 +28,7 @@ from ..operators import (
     Toeplitz,
 )
 from ..operators.batch import map_batch
+from ..operators.context import Context
 from ..operators.divided import can_transform
 from ..operators.transposed import are_adjoint, are_transposed
 from ..operators.tree import map_parts
@@ -49,9 +51,11 @@ def everything_whole(A: LinearOperator, place: Any) -> LinearOperator:
     ... def place_mine(A, place):
     ...     return A._replace(U=place.rows(A.U))
     """
-    own = lambda x: x if namespace_of(x) is None else place.whole(x)
-    inside = lambda B: placement(B, place)
-    return A._replace(**{name: map_parts(getattr(A, name), inside, own) for name in A._dynamic})
+    changes = {name: _parts_at(getattr(A, name), place, place.whole) for name in A._dynamic}
+    for name in A._fields:
+        if isinstance(context := getattr(A, name), Context):
+            changes[name] = _context_at(context, place)
+    return A._replace(**changes)
 
 
 placement = function("placement", base=everything_whole, rewrites=False)
@@ -86,7 +90,7 @@ def place_kernel(A: Any, place: Any) -> Any:
     if spread is None:
         return everything_whole(A, place)._replace(spread=None)
     Y = None if A.Y is None else place.rows(A.Y)
-    parameters = map_parts(A.parameters, lambda B: everything_whole(B, place), _whole(place))
+    parameters = _whole(A.parameters, place)
     return A._replace(X=place.rows(A.X), Y=Y, parameters=parameters, spread=spread)
 
 
@@ -94,8 +98,7 @@ def place_kernel(A: Any, place: Any) -> Any:
 def place_kronecker(A: Any, place: Any) -> Any:
     """(A ⊗ B) x by the rows of A, with B whole"""
     first, *others = A.operands
-    whole = [B._map(_whole(place)) for B in others]
-    return A._replace(operands=(placement(first, place), *whole))
+    return A._replace(operands=(placement(first, place), *_whole(others, place)))
 
 
 @rule(placement, BatchSum)
@@ -128,16 +131,14 @@ def place_product(A: Any, place: Any) -> Any:
 @rule(placement, MatrixFree)
 def place_matrix_free(A: Any, place: Any) -> Any:
     """The parameters cut along their first dimension, if it is that of the data"""
-    return A._replace(
-        parameters=_data_cut(A.parameters, place), context=A.context._replace(device=None)
-    )
+    context = A.context._replace(device=None)  # that of the parameters
+    return A._replace(parameters=_data_cut(A.parameters, place), context=context)
 
 
 @rule(placement, Jacobian | Hessian)
 def place_derivative(A: Any, place: Any) -> Any:
     """The parameters of f cut along their first dimension, if it is that of the data"""
-    x = map_parts(A.x, _whole(place), _whole(place))
-    return A._replace(x=x, parameters=_data_cut(A.parameters, place))
+    return A._replace(x=_whole(A.x, place), parameters=_data_cut(A.parameters, place))
 
 
 @rule(placement, GaussNewton)
@@ -145,8 +146,7 @@ def place_gauss_newton(A: Any, place: Any) -> Any:
     """The parameters of f and of the loss cut along their first dimension, if it is that of the
     data"""
     both = _data_cut((A.parameters, A.loss_parameters), place)
-    x = map_parts(A.x, _whole(place), _whole(place))
-    return A._replace(x=x, parameters=both[0], loss_parameters=both[1])
+    return A._replace(x=_whole(A.x, place), parameters=both[0], loss_parameters=both[1])
 
 
 @rule(placement, Toeplitz | Circulant)
@@ -172,7 +172,7 @@ def place_transform(A: Any, place: Any) -> Any:
     """By the rows of the grid: two exchanges of all, three if it is a line"""
     spread = place.spread(A.grid[0], by="exchange")
     is_possible = spread is not None and can_transform(A.grid, place.parts)
-    return A._replace(spread=spread if is_possible else None)
+    return everything_whole(A, place)._replace(spread=spread if is_possible else None)
 
 
 @rule(placement, Sparse | Banded)
@@ -189,22 +189,31 @@ def place_sparse(A: Any, place: Any) -> Any:
 
 @rule(placement, RowSparse)
 def place_row_sparse(A: Any, place: Any) -> Any:
-    """By blocks of rows; on one device it is a sparse matrix again"""
+    """As the sparse matrix that it is, whose halos depend on the number of devices"""
     spread = place.spread(A.shape[0])
-    if spread is None:
-        return A._replace(data=place.whole(A.data)).as_sparse()._claim(A.properties)
+    if spread is None or spread != A.spread:
+        whole = A._replace(data=place.whole(A.data)).as_sparse()
+        return placement(whole._claim(A.properties), place)
     return A.placed(place, spread)
 
 
-def _whole(place: Any) -> Any:
-    """A function that makes an array, or those of an operator, whole."""
+# Parts of operators
 
-    def whole(x: Any) -> Any:
-        if isinstance(x, LinearOperator):
-            return x._map(whole)
-        return x if namespace_of(x) is None else place.whole(x)
 
-    return whole
+def _parts_at(parts: Any, place: Any, put: Callable[[Array], Array]) -> Any:
+    """Arrays and operators in a nest where `put` puts them, and by their own rules."""
+    own = lambda x: x if namespace_of(x) is None else put(x)
+    return map_parts(parts, lambda B: placement(B, place), own)
+
+
+def _whole(parts: Any, place: Any) -> Any:
+    """Arrays and operators in a nest, whole on every device."""
+    return _parts_at(parts, place.undivided, place.whole)
+
+
+def _context_at(context: Context, place: Any) -> Context:
+    """The context of an operator that may hold no arrays, in its new place."""
+    return context if context.device is None else context._replace(device=place.device)
 
 
 def _data_cut(parameters: Any, place: Any) -> Any:
@@ -221,9 +230,7 @@ def _data_cut(parameters: Any, place: Any) -> Any:
     longest = max(lengths, default=0)
 
     def put(x: Array) -> Array:
-        if namespace_of(x) is None:
-            return x
         is_data = x.ndim and x.shape[0] == longest
         return place.cut(x, -x.ndim) if is_data else place.whole(x)
 
-    return map_parts(parameters, lambda B: placement(B, place), put)
+    return _parts_at(parameters, place, put)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .. import backends
 from ..backends import Array, namespace_of
 from ..errors import BackendError, ShapeError
@@ -16,6 +18,7 @@ class OverMesh(NamedTuple):
 
     mesh: Any
     axis: str
+    cuts: bool = True  # whether anything is cut, or all arrays are whole on every device
 
     @property
     def parts(self) -> int:
@@ -23,12 +26,24 @@ class OverMesh(NamedTuple):
         return int(self._on_mesh.axis_sizes(self.mesh)[self.axis])
 
     @property
+    def undivided(self) -> OverMesh:
+        """The same mesh, on which every device has all of an operator."""
+        return self._replace(cuts=False)
+
+    @property
+    def device(self) -> Any:
+        """Where arrays of the mesh are: the device itself, if there is one only."""
+        x = self.whole(np.zeros(0))
+        return namespace_of(x).device_of(x)
+
+    @property
     def _on_mesh(self) -> Any:
         return backends.mesh_module(self.mesh)
 
     def divides(self, rows: int) -> bool:
         """Whether so many rows can be cut over the axis."""
-        return rows >= self.parts and not (self._on_mesh.CUTS_EVENLY and rows % self.parts)
+        is_even = rows % self.parts == 0 or not self._on_mesh.CUTS_EVENLY
+        return self.cuts and is_even and rows >= self.parts
 
     def cut(self, x: Any, dimension: int) -> Any:
         """An array cut along a dimension, counted from the last one (-1); whole if it cannot be
@@ -55,6 +70,12 @@ class OnOneDevice(NamedTuple):
     """One device, to which arrays are gathered, as rules of `placement` see it."""
 
     parts: int = 1
+    device: Any = None  # of operators without arrays: that of what they meet
+
+    @property
+    def undivided(self) -> OnOneDevice:
+        """The same device."""
+        return self
 
     def cut(self, x: Any, dimension: int) -> Any:
         """The whole array."""

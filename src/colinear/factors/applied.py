@@ -116,8 +116,10 @@ class Applied(LinearOperator):
             X = self._differentiable(B)
             residual, R = self._residual(X, B)
             for _ in range(REFINEMENTS if self.function == "inv" else 0):
-                worst = None if xp.is_traced(residual) else float(xp.max(residual))
-                if worst is None or not tol < worst < 1:
+                if 0 in residual.shape or xp.is_traced(residual):
+                    break
+                worst = float(xp.max(residual))
+                if not tol < worst < 1:
                     break
                 better = X + self._differentiable(R)  # x + A^-1 r
                 refined, R = self._residual(better, B)

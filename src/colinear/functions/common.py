@@ -127,6 +127,13 @@ def to_result_dtype(xp: Any, x: Array, dtype: Any) -> Array:
     return xp.astype(x, dtype)
 
 
+def real_or_complex(X: Array, dtype: Any) -> Array:
+    """X in a dtype: its real part where that is real, for an answer that is real but for
+    rounding."""
+    xp = namespace_of(X)
+    return xp.astype(X if xp.is_complex(dtype) else xp.real(X), dtype)
+
+
 def array_like(A: LinearOperator, values: Any) -> Array:
     """Values as an array in A's framework, dtype and device."""
     return A.xp.asarray(values, **kind_of(A))

@@ -358,6 +358,8 @@ class LinearOperator(Tree, Protocols, metaclass=Kind):
             other = self._right_side(other)
             if isinstance(other, LinearOperator):
                 return self @ other
+            if calls.modes and self._context.device is None and calls.are_strict(other):
+                return calls.ordinary(lambda other, A: A @ other, other, self)
             if "_is_released" in self.__dict__:
                 return placed_beside(self, other) @ other
         shape = other.shape

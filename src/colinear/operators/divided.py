@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from .. import backends
@@ -251,7 +252,8 @@ def fourier_on_mesh(xp: Any, grid: Shape, inverse: bool, spread: Spread, X: Arra
         x = xp.reshape(X, (a // p, b, -1))
         y = xp.fftn(on_mesh.exchange(x, axis, 1, 0), axes=(0,))
         first = on_mesh.place_along(axis) * (b // p)
-        turns = xp.arange(a)[:, None] * (first + xp.arange(b // p)) % n
+        counted = partial(xp.arange, device=xp.device_of(y))
+        turns = counted(a)[:, None] * (first + counted(b // p)) % n
         turns = xp.where(2 * turns > n, turns - n, turns)  # small angles are more exact
         angles = xp.astype(turns, xp.real_dtype(y.dtype)) * (-2 * math.pi / n)
         y = y * xp.astype(xp.exp(1j * angles), y.dtype)[..., None]

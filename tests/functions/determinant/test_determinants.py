@@ -546,3 +546,23 @@ def test_a_named_method_is_not_used_on_a_part_that_a_formula_leaves_whole():
         assert not info.failed
         np.testing.assert_allclose(value, np.linalg.det(A.to_dense()), rtol=1e-9)
         assert co.explain(co.det, A, method=co.LDL()).rules[-1] == "LDL"
+
+
+def test_tridiagonals_with_a_real_diagonal_and_complex_neighbours_in_programs() -> None:
+    rng = np.random.default_rng(0)
+    lower, upper = rng.normal(size=(2, 5)) + 1j * rng.normal(size=(2, 5))
+    d = rng.normal(size=6)
+    T = np.diag(lower, -1) + np.diag(d) + np.diag(upper, 1)
+    expected, inverse = np.linalg.slogdet(T)[1], np.diag(np.linalg.inv(T))
+    torch = pytest.importorskip("torch")
+    x = torch.tensor(d, requires_grad=True)
+    A = co.Tridiagonal(torch.as_tensor(lower), x, torch.as_tensor(upper))
+    value = co.slogdet(A)[1]
+    np.testing.assert_allclose(value.item(), expected)
+    np.testing.assert_allclose(torch.autograd.grad(value, x)[0], inverse.real)
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(True):
+        B = co.Tridiagonal(*map(jax.numpy.asarray, (lower, d, upper)))
+        found = jax.jit(lambda B: (co.slogdet(B)[1], co.diag(co.inv(B))))(B)
+    np.testing.assert_allclose(found[0], expected)
+    np.testing.assert_allclose(found[1], inverse)

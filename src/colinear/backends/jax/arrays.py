@@ -117,7 +117,9 @@ def astype(x: Any, dtype: Any) -> jax.Array:
         return x
     dtype = dtype_from(dtype)
     if is_complex(x) and not is_complex(dtype):
-        x = x.real  # JAX warns that it discards the imaginary part
+        raise TypeError(
+            f"astype: {x.dtype} would lose its imaginary part in {dtype}; take xp.real."
+        )
     return x.astype(dtype)
 
 

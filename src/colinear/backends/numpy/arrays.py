@@ -100,7 +100,9 @@ def default_float() -> Any:
 def astype(x: Any, dtype: Any) -> Any:
     dtype = np.dtype(dtype)
     if x.dtype.kind == "c" and dtype.kind != "c":
-        x = x.real  # NumPy warns that it discards the imaginary part
+        raise TypeError(
+            f"astype: {x.dtype} would lose its imaginary part in {dtype}; take xp.real."
+        )
     return x.astype(dtype, copy=False)
 
 

@@ -155,7 +155,9 @@ def astype(x: Any, dtype: Any) -> torch.Tensor:
         return x
     dtype = dtype_from(dtype)
     if x.is_complex() and not dtype.is_complex:
-        x = x.real  # torch warns that it discards the imaginary part
+        raise TypeError(
+            f"astype: {x.dtype} would lose its imaginary part in {dtype}; take xp.real."
+        )
     return x.to(dtype)
 
 

@@ -58,9 +58,14 @@ def place_of(x: Any) -> Any:
     """The mesh of a spread tensor, the device of another."""
     if type(x) is torch.Tensor or not is_spread(x):
         return x.device
-    if (here := sys.modules[__name__]) not in modes:
-        modes.append(here)  # from now on calls ask `is_strict`
+    _join_modes()
     return x.device_mesh
+
+
+def _join_modes() -> None:
+    """Let calls ask `is_strict` from now on, since there are spread tensors."""
+    if (here := sys.modules[__name__]) not in modes:
+        modes.append(here)
 
 
 def device_in(place: Any) -> torch.device:
@@ -141,8 +146,8 @@ def apply_by_rows(
     """`f(cut, whole)` in each process, of its rows (dimension -2) of the tensors in `cut` and of all
     that is in `whole`; the answer, of so many dimensions, has the rows that belong to those.
 
-    f says by `gather_rows` and `shift_rows` what processes send to each other; nothing else is
-    sent.
+    f says by `gather_rows`, `shift_rows` and `exchange` what processes send to each other; nothing
+    else is sent. Each process must have as many rows.
     """
 
     def rows(x: Any) -> Any:
@@ -154,7 +159,7 @@ def apply_by_rows(
 
     with around(*cut):
         parts = f(tuple(map(rows, cut)), pytree.tree_map_only(torch.Tensor, all_of, whole))
-    shape = (*parts.shape[:-2], cut[0].shape[-2], parts.shape[-1])
+    shape = (*parts.shape[:-2], parts.shape[-2] * axis_sizes(mesh)[axis], parts.shape[-1])
     return _from_parts(parts, mesh, {axis: parts.ndim - 2}, shape)
 
 
@@ -206,17 +211,32 @@ def gather_rows(x: torch.Tensor, axis: str) -> Any:
     return _all_of(parts, mesh, axis)
 
 
-def shift_rows(x: torch.Tensor, axis: str, by: int) -> Any:
-    """Inside `apply_by_rows`: what the process that stands `by` places before has as x; zeros in
-    the first ones (the last ones, if `by` is negative)."""
-    mesh = _mesh_at_work()
-    sizes = axis_sizes(mesh)
-    source = mesh.get_local_rank(list(sizes).index(axis)) - by
+def shift_rows(x: torch.Tensor, axis: str, by: int, wraps: bool = False) -> Any:
+    """Inside `apply_by_rows`: what the process that stands `by` places before has as x, the last one
+    before the first if it `wraps`; else zeros in the first ones (the last, if `by` is negative)."""
+    count, n = axis_sizes(_mesh_at_work())[axis], x.shape[-2]
+    source = int(place_along(axis)) - by
     everywhere = gather_rows(x, axis)
-    n = x.shape[-2]
-    if not 0 <= source < sizes[axis]:
+    if not (wraps or 0 <= source < count):
         return 0 * everywhere[..., :n, :]
+    source %= count
     return everywhere[..., source * n : (source + 1) * n, :]
+
+
+def exchange(x: torch.Tensor, axis: str, split: int, join: int) -> Any:
+    """Inside `apply_by_rows`: the parts of x along the dimension `split`, one for each process, for
+    those of all processes along `join`. What was cut along `join` is now cut along `split`."""
+    mesh = _mesh_at_work()
+    layout = [_layout(mesh, {axis: dimension}) for dimension in (join, split)]
+    parts = _tensor_module().DTensor.from_local(x, mesh, layout[0], run_check=False)
+    return parts.redistribute(mesh, layout[1]).to_local()
+
+
+def place_along(axis: str) -> torch.Tensor:
+    """Inside `apply_by_rows`: the number of this process along the axis."""
+    mesh = _mesh_at_work()
+    place = mesh.get_local_rank(list(axis_sizes(mesh)).index(axis))
+    return torch.tensor(place, device=device_in(mesh))
 
 
 def _mesh_at_work() -> Any:
@@ -248,6 +268,7 @@ def _layout(mesh: Any, dimensions: dict[str, int]) -> list[Any]:
 
 
 def _tensor_module() -> Any:
+    _join_modes()
     if _tensors() is None:
         importlib.import_module("torch.distributed.tensor")  # half a second, where there is a mesh
     return _tensors()
@@ -411,7 +432,8 @@ def is_strict(A: Any = None) -> bool:
 def enter(f: Callable, A: Any, *arguments: Any) -> Any:
     """`f(A, *arguments)` in the mode of the mesh on which A lies."""
     tensors = [x for x in pytree.tree_leaves((A, arguments)) if isinstance(x, torch.Tensor)]
-    with around(*tensors):
+    context = getattr(A, "_context", None)  # an operator on a mesh may have no tensors
+    with Spread(A.device_mesh if context is None else context.device, tensors):
         answer = f(A, *arguments)
     if type(answer) is tuple:
         return tuple(map(_evenly_cut, answer))

@@ -287,7 +287,7 @@ def tiles_of_product(d: int, width: int, double: bool, memory: float) -> tuple[T
     def is_too_large() -> bool:  # Triton 3.6 takes so much for all that were compiled, or less
         loaded = 2 * tile.stages * tile.columns * numbers
         kept = tile.rows * (tile.columns + power_of_two(d) * (2 if width == 1 else 1))
-        return 4.0 * (loaded + kept) > 0.9 * memory
+        return 4.0 * (loaded + kept) > memory * (1 if width == 1 else 0.9)
 
     while is_too_large() and tile.stages > 1:
         tile = tile._replace(stages=tile.stages - 1)

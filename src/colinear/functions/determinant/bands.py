@@ -34,7 +34,7 @@ from ...operators import (
 from ...operators.context import kind_of
 from ...operators.rewrites import is_compact
 from ...properties import POSITIVE_SEMIDEFINITE
-from ..common import is_square, reaches_host, to_computing_dtype, values_are_seen
+from ..common import is_square, reaches_host, real_or_complex, to_computing_dtype, values_are_seen
 from ..diagonal import diag
 from ..diagonal.bands import last_minor
 from ..solve.cost import sparse_work
@@ -185,6 +185,6 @@ def diag_of_sines(A: Any, method: Any) -> Array:
         padded = xp.concat([zero, line], axis=-1)
         # exactly real for real d but for rounding
         cosines = 0.5 * (xp.fft(padded) + xp.ifft(padded) * padded.shape[-1])
-        cosines = cosines if xp.is_complex(line) else xp.astype(xp.real(cosines), line.dtype)
+        cosines = real_or_complex(cosines, line.dtype)
         values = xp.moveaxis((cosines[..., :1] - cosines[..., 1:]) / padded.shape[-1], -1, axis)
     return xp.reshape(values, (*batch, A.shape[-1]))

@@ -60,11 +60,19 @@ def last_minor(xp: Any, d: Array, squares: Array) -> tuple[Array, Array]:
 
 def _recurrence(xp: Any, d: Array, squares: Array) -> tuple[Array, ...]:
     """The matrices M_i of [θ_i; θ_(i-1)] = M_i [θ_(i-1); θ_(i-2)], by their four entries."""
+    d, squares = _of_one_dtype(xp, d, squares)
     like = kind_of(d)
-    squares = xp.broadcast_to(squares, (*d.shape[:-1], squares.shape[-1]))
-    below = [xp.zeros((*d.shape[:-1], 1), **like), xp.astype(squares, d.dtype)]
+    below = [xp.zeros((*d.shape[:-1], 1), **like), squares]
     ones, zeros = (make(d.shape, **like) for make in (xp.ones, xp.zeros))
     return d, -xp.concat(below, axis=-1)[..., : d.shape[-1]], ones, zeros
+
+
+def _of_one_dtype(xp: Any, d: Array, squares: Array) -> tuple[Array, Array]:
+    """The main diagonal and the products of the entries beside it, in one dtype: they may be
+    complex, and the diagonal real. Their batch shape is that of the diagonal."""
+    dtype = xp.result_type(d.dtype, squares.dtype)
+    squares = xp.broadcast_to(squares, (*d.shape[:-1], squares.shape[-1]))
+    return xp.astype(d, dtype), xp.astype(squares, dtype)
 
 
 def _times(A: Any, B: Any) -> Any:
@@ -104,7 +112,7 @@ def tridiagonal_inverse_diagonal(xp: Any, lower: Array, d: Array, upper: Array) 
     scale = xp.stop_gradient(reduce(xp.maximum, sizes))
     scale = xp.where((scale > 0) & xp.isfinite(scale), scale, 1)[..., None]
     d, s = d / scale, (lower / scale) * (upper / scale)  # so that s does not over- or underflow
-    s = xp.astype(xp.broadcast_to(s, (*d.shape[:-1], s.shape[-1])), d.dtype)
+    d, s = _of_one_dtype(xp, d, s)
     if not is_traced_or_differentiated(xp, d, s):
         pivots = xp.asarray(sum(_on_host(xp, d, s)), **kind_of(d))
         numerator, denominator = 1, pivots - d

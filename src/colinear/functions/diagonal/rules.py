@@ -54,6 +54,7 @@ from ..common import (
     host_value,
     low_rank_sides,
     operands_in_context,
+    real_or_complex,
     reciprocal,
     smaller_side,
 )
@@ -361,7 +362,8 @@ def factor_is_spectral(A: LinearOperator) -> bool:
 def diag_spectral_inverse(A: Any, method: Any) -> Array:
     """diag(V diag(1/λ) V^-1) = (V * V^-T) (1/λ)"""
     factor = A.factor
-    return A.xp.astype(diag(Product(factor.V, Diagonal(factor.d), factor.W), method), A.dtype)
+    found = diag(Product(factor.V, Diagonal(factor.d), factor.W), method)
+    return real_or_complex(found, A.dtype)
 
 
 @rule(diag, RealPart)
@@ -414,7 +416,7 @@ def _diagonal_by_resolvents(A: Any, spectral: Any) -> Array | None:
     a, b = (typed(xp.asarray(x, device=A._context.device)) for x in (1.0, c))
     grid = Grid(lambda x: x, isinstance(kronecker, KroneckerSum))
     found = resolvents.inverse_diagonal(xp, grid, matrices, values, V, a, b)
-    return xp.broadcast_to(xp.astype(found, A.dtype), A.shape[:-1])
+    return xp.broadcast_to(real_or_complex(found, A.dtype), A.shape[:-1])
 
 
 @rule(diag, Streamed, direct=True)

@@ -372,10 +372,9 @@ def _by_rows(A: LinearOperator, s: System, iteration: Choice) -> Choice:
 
 
 def _fits_triangle(A: LinearOperator, s: System) -> bool:
-    """Whether [A b] may be factored without Q: A is tall, b has few columns, and no more than
-    the answer is asked for."""
+    """Whether [A b] may be factored without Q: A is tall, and b has few columns."""
     (m, n), k, xp = A.shape[-2:], s.B.shape[-1], s.xp
-    if is_detailed() or not m > n > 0 or not 0 < 4 * k <= n + 3 or is_half(xp, A.dtype):
+    if not m > n > 0 or not 0 < 4 * k <= n + 3 or is_half(xp, A.dtype):
         return False
     return (
         A.dtype == s.B.dtype
@@ -388,7 +387,7 @@ def _fits_triangle(A: LinearOperator, s: System) -> bool:
 def _by_triangle(A: LinearOperator, s: System, otherwise: Callable[[], Array]) -> Array:
     """R^-1 Q^H b for a tall A = Q R of full rank; `otherwise()` where it may not be full.
 
-    [A b] = Q [R c; 0 d] gives x = R^-1 c without Q. Each singular value of A is at least 1 / |R^-1|_F, and
+    [A b] = Q [R c; 0 d] gives x = R^-1 c without Q, and |b - A x| = |d|. Each singular value of A is at least 1 / |R^-1|_F, and
     the largest at most |R|_F, so the rank is full where |R|_F |R^-1|_F is well below the reciprocal
     of the cutoff.
     """
@@ -410,7 +409,12 @@ def _by_triangle(A: LinearOperator, s: System, otherwise: Callable[[], Array]) -
         else:
             sizes = [xp.vector_norm(Y, axis=(-2, -1)) for Y in (R, inverse, X)]
             is_full = has_full_rank(*(host_value(xp, size) for size in sizes))
-        return s.answer(X) if is_full else otherwise()
+        if not is_full:
+            return otherwise()
+        if is_detailed():
+            residual = relative_residual(xp, triangle[..., n:, n:], s.B)
+            report(Info(Status.SUCCESS, residual=residual, method="QR"))
+        return s.answer(X)
 
 
 def _is_tall_in_program(A: LinearOperator, s: System) -> bool:

@@ -50,6 +50,7 @@ from ..common import (
     largest_rank,
     low_rank_sides,
     operands_in_context,
+    real_or_complex,
     reports_nonfinite,
     seen_value,
     values_are_seen,
@@ -116,7 +117,7 @@ def pinv_circulant(A: Any, rtol: Any, method: Any) -> LinearOperator:
     limit = negligible(A, xp.reshape(size, A.shape[:-1]), rtol)
     limit = xp.reshape(limit, (*A.batch_shape, *(1 for _ in grid)))
     column = transform_on_grid(A, inverted(xp, values, size > limit), grid, inverse=True)
-    return periodic(A, xp.astype(column, A.dtype), grid)._claim(A._claims)
+    return periodic(A, real_or_complex(column, A.dtype), grid)._claim(A._claims)
 
 
 @rule(pinv, LowRank, direct=True)

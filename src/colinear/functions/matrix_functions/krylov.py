@@ -33,7 +33,13 @@ from ...operators.rewrites import rewrite
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import FIRST_FAILURE, Status, combine, deliver, first_failure, known_status
 from .. import matrix_functions
-from ..common import host_value, ignore_float_errors, report_all, to_result_dtype
+from ..common import (
+    host_value,
+    ignore_float_errors,
+    real_or_complex,
+    report_all,
+    to_result_dtype,
+)
 from ..solve.cost import products_cost
 from ..spectrum.order import is_affordable
 from .krylov_derivatives import (
@@ -225,7 +231,7 @@ class KrylovFunction:
     def times(self, A: LinearOperator, X: Array, transposed: bool = False) -> Array:
         """f(A) X, or f(A^T) X."""
         *found, _ = self.product(A.T if transposed else A, X)
-        return namespace_of(X).astype(self._reported(*found), X.dtype)
+        return real_or_complex(self._reported(*found), X.dtype)
 
     def along(self, A: LinearOperator, moved: tuple, X: Array, transposed: bool = False) -> Array:
         """L(A, dA) X, or L(A^T, dA^T) X."""
@@ -238,7 +244,7 @@ class KrylovFunction:
                 group = self.times(B, group)
                 Y = self.times(B, Y) + self._reported(*run(A, moved, group))
             groups.append(Y)
-        return xp.astype(xp.concat(groups, axis=-1), X.dtype)
+        return real_or_complex(xp.concat(groups, axis=-1), X.dtype)
 
     def back(self, A: LinearOperator, X: Array, G: Array) -> tuple[Array, ...]:
         """What G, a cotangent of f(A) X, is for the leaves of A that move."""
