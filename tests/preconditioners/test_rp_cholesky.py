@@ -143,7 +143,7 @@ def test_without_double_precision_jax_finds_the_determinant_by_qr() -> None:
 
 
 def test_on_a_device_nothing_waits_for_a_value() -> None:
-    from tests.support.synchronisations import counted, pretended
+    from support.synchronisations import counted, pretended
 
     A = kernel(400, "torch", np.float32) + 0.1 * co.Identity(400)
     with pretended(), counted() as looks:

@@ -145,7 +145,7 @@ class _Loan:
         while A.operands:
             A = A.operands[0]
         first = getattr(A, A._fields[0]) if A._fields else None
-        return namespace_of(first) is not self.xp or self.lend(first)
+        return not isinstance(first, self.xp.array_types) or self.lend(first)
 
     def operator(self, A: LinearOperator) -> LinearOperator:
         """A with NumPy's arrays."""
@@ -192,6 +192,8 @@ class _Loan:
         return twin
 
     def _array(self, x: Any) -> Any:
+        if id(x) in self._copies:
+            return self._copies[id(x)][1]
         xp = namespace_of(x)
         if xp is not self.xp:
             if xp is None:
@@ -200,7 +202,7 @@ class _Loan:
                 raise NotLent  # but for NumPy's, which all of JAX takes
             self.is_shared = True
             return x
-        if id(x) not in self._copies and not self.lend(x):
+        if not self.lend(x):
             raise NotLent
         return self._copies[id(x)][1]
 
@@ -214,7 +216,7 @@ class _Loan:
         """An argument with NumPy's arrays."""
         if x is None or type(x) in (bool, int, float, str):
             return x
-        if namespace_of(x) is not None:
+        if type(x) in self.xp.array_types or namespace_of(x) is not None:
             return self._array(x)
         if isinstance(x, LinearOperator):
             if not x.is_neutral and x._context[::2] != (self.xp.name, self.home):

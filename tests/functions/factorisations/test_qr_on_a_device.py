@@ -52,6 +52,12 @@ def test_singular_values_and_least_squares_on_a_device_are_those_of_the_host() -
         found = co.svd(L)[1], co.pinv(L) @ b, co.lstsq(A, b)
     for x, y in zip(found, expected):
         torch.testing.assert_close(x, y, rtol=1e-8, atol=1e-10)
+    with pretended():
+        x, info = co.lstsq(A, b, info=True)
+    torch.testing.assert_close(x, expected[2], rtol=1e-8, atol=1e-10)
+    residual = (b - A @ expected[2]).norm() / b.norm()
+    assert info.status == co.Status.SUCCESS
+    assert float(info.residual) == pytest.approx(float(residual), rel=1e-6)
 
 
 def test_gradients_through_cholesky_twice_are_those_through_reflections() -> None:

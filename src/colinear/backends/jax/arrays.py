@@ -117,9 +117,7 @@ def astype(x: Any, dtype: Any) -> jax.Array:
         return x
     dtype = dtype_from(dtype)
     if is_complex(x) and not is_complex(dtype):
-        raise TypeError(
-            f"astype: {x.dtype} would lose its imaginary part in {dtype}; take xp.real."
-        )
+        raise TypeError(f"astype: {x.dtype} would lose its imaginary part in {dtype}: xp.real")
     return x.astype(dtype)
 
 

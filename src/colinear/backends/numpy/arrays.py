@@ -100,9 +100,7 @@ def default_float() -> Any:
 def astype(x: Any, dtype: Any) -> Any:
     dtype = np.dtype(dtype)
     if x.dtype.kind == "c" and dtype.kind != "c":
-        raise TypeError(
-            f"astype: {x.dtype} would lose its imaginary part in {dtype}; take xp.real."
-        )
+        raise TypeError(f"astype: {x.dtype} would lose its imaginary part in {dtype}: xp.real")
     return x.astype(dtype, copy=False)
 
 

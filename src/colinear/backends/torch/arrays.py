@@ -155,9 +155,7 @@ def astype(x: Any, dtype: Any) -> torch.Tensor:
         return x
     dtype = dtype_from(dtype)
     if x.is_complex() and not dtype.is_complex:
-        raise TypeError(
-            f"astype: {x.dtype} would lose its imaginary part in {dtype}; take xp.real."
-        )
+        raise TypeError(f"astype: {x.dtype} would lose its imaginary part in {dtype}: xp.real")
     return x.to(dtype)
 
 

@@ -90,22 +90,15 @@ def pseudoinverse(
     if is_iterative(chosen):
         return iterate(A, chosen, lambda: iterated(A, chosen, consistent=False), like)
     if isinstance(chosen, RandomizedSVD):
-        return Choice(
-            lambda: _by_samples(A, rtol, chosen),
-            "RandomizedSVD",
-            None,
-            "asked for: A^+ = V Σ^+ U^H from random vectors",
-        )
+        why = "asked for: A^+ = V Σ^+ U^H from random vectors"
+        return Choice(lambda: _by_samples(A, rtol, chosen), "RandomizedSVD", None, why)
     if _iterates(A, method) and least_squares_work(A).memory > memory_to_form(A):
         iterate_all = lambda lsmr, most: iterated(A, lsmr, consistent=False)
         if (iteration := try_least_squares(A, method, (), 1, iterate_all, like)) is not None:
             return iteration
     plain = partial(_from_triplets, A, rtol, chosen, method)
-    run = (
-        partial(_with_derivative, A, rtol, chosen, plain)
-        if 0 not in A.shape and not values_are_seen(A)
-        else plain
-    )
+    is_hidden = 0 not in A.shape and not values_are_seen(A)
+    run = partial(_with_derivative, A, rtol, chosen, plain) if is_hidden else plain
     return Choice(run, "SVD", None, "A^+ = V Σ^+ U^H", plain)
 
 
@@ -387,9 +380,9 @@ def _fits_triangle(A: LinearOperator, s: System) -> bool:
 def _by_triangle(A: LinearOperator, s: System, otherwise: Callable[[], Array]) -> Array:
     """R^-1 Q^H b for a tall A = Q R of full rank; `otherwise()` where it may not be full.
 
-    [A b] = Q [R c; 0 d] gives x = R^-1 c without Q, and |b - A x| = |d|. Each singular value of A is at least 1 / |R^-1|_F, and
-    the largest at most |R|_F, so the rank is full where |R|_F |R^-1|_F is well below the reciprocal
-    of the cutoff.
+    [A b] = Q [R c; 0 d] gives x = R^-1 c without Q, and |b - A x| = |d|. The singular values of A
+    lie between 1 / |R^-1|_F and |R|_F, so the rank is full where |R|_F |R^-1|_F is well below the
+    reciprocal of the cutoff.
     """
     xp, (m, n), is_streamed = s.xp, A.shape[-2:], is_triangle_small(A)
     has_full_rank = partial(_has_full_rank, MARGIN * m * xp.eps(A.dtype))
@@ -397,22 +390,23 @@ def _by_triangle(A: LinearOperator, s: System, otherwise: Callable[[], Array]) -
         if is_streamed or not are_tall_on_device(xp, dense(A)):
             whole = lambda: xp.qr_triangle(xp.concat([dense(A), s.B], axis=-1))
             triangle = triangle_by_rows(A, s.B) if is_streamed else whole()
-            R, image = triangle[..., :n, :n], triangle[..., :n, n:]
+            R, image, rest = triangle[..., :n, :n], triangle[..., :n, n:], triangle[..., n:, n:]
         else:
             Q, R = qr_of_columns(xp, dense(A))
-            image = inner_products(xp, Q, s.B)
+            image, rest = inner_products(xp, Q, s.B), None
         inverse = xp.solve_triangular(R, eye_like(xp, R), lower=False)
         X = xp.solve_triangular(R, image, lower=False)
         if is_unseen(R):
             sizes = [rough_norms(xp, Y, -2, -1) for Y in (R, inverse, X)]
             is_full = take_for_granted(has_full_rank, *sizes)
         else:
-            sizes = [xp.vector_norm(Y, axis=(-2, -1)) for Y in (R, inverse, X)]
-            is_full = has_full_rank(*(host_value(xp, size) for size in sizes))
+            norms = (xp.vector_norm(Y, axis=(-2, -1)) for Y in (R, inverse, X))
+            is_full = has_full_rank(*(host_value(xp, size) for size in norms))
         if not is_full:
             return otherwise()
         if is_detailed():
-            residual = relative_residual(xp, triangle[..., n:, n:], s.B)
+            rest = s.B - A @ X if rest is None else rest
+            residual = relative_residual(xp, rest, s.B)
             report(Info(Status.SUCCESS, residual=residual, method="QR"))
         return s.answer(X)
 
@@ -436,9 +430,8 @@ def _by_qr_or_pseudoinverse(
     size = partial(xp.vector_norm, axis=(-2, -1))
 
     def by_qr() -> tuple[Array, Array]:
-        return xp.solve_triangular(R, inner_products(xp, Q, B), lower=False), xp.asarray(
-            0, dtype=np.int32
-        )
+        X = xp.solve_triangular(R, inner_products(xp, Q, B), lower=False)
+        return X, xp.asarray(0, dtype=np.int32)
 
     def by_pseudoinverse() -> tuple[Array, Array]:
         with recording() as reports:  # a program does not let them out of a branch
