@@ -41,7 +41,7 @@ NAMES: tuple[str, ...] = tuple(
     tridiagonal_pivots solve_triangular_sum solve_shifted linear_recurrence
     fft ifft fftn ifftn rfftn irfftn
     sparse_matmul sparse_array fuses_diagonals sparse_diagonals diagonals_matmul lay_out
-    scatter_add set_at radial_product
+    scatter_add set_at radial_product compiled_entries
     generator split fold_in normal rademacher uniform
     while_loop fori_loop scan cond loop_map call_host outside_trace
     jvp vjp linearise linear_transpose vmap custom_derivative stop_gradient checkpoint hoist

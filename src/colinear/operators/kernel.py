@@ -26,7 +26,8 @@ class Kernel(LinearOperator, init=False):
     A product costs one evaluation of all entries and O(block * n) memory, its derivative with
     respect to points and parameters two and as much memory: blocks are computed again, not kept.
     On a CUDA device, a function of the distance (`gp.rbf`, `gp.radial(profile)`) is multiplied by
-    one program of Triton that writes no entry, forwards and for first derivatives.
+    one program of Triton that writes no entry, forwards and for first derivatives; any other k is
+    compiled by `torch.compile` for an iteration with a large matrix, if that is quicker.
 
     Parameters
     ----------
@@ -156,7 +157,7 @@ class Kernel(LinearOperator, init=False):
             return "fused, no entry is written"
         size = memory_of_block(self) / 2**20
         blocks = f"by blocks of {self._block_rows} rows, in {size:.0f} MiB"
-        return f"{blocks}, {fused}" if fused else blocks
+        return ", ".join(word for word in (blocks, fused, self._compiled(True)[1]) if word)
 
     def _between(self, rows: Array, columns: Array) -> Any:
         """The matrix with these points of its rows and columns, on one device."""
@@ -231,10 +232,28 @@ class Kernel(LinearOperator, init=False):
             ready = MatrixFree._of(*sides, self.shape, (), self._context)
             return self if is_planned else ready._claim(self.properties)
         if self.block or is_recorded or size > memory_to_store(self):
-            return self
+            k = self.k if is_planned or is_recorded else self._compiled(False)[0]
+            return self if k is self.k else self._replace(k=k)
         if is_planned:  # an array without memory of its own
             return Dense._of(xp.broadcast_to(xp.zeros((), **kind_of(self)), self.shape))
         return Dense._of(self._multiplied(None))
+
+    def _compiled(self, is_planned: bool) -> tuple[Callable, str]:
+        """k as it is called for an iteration, which compiles it where that pays, and a word about
+        that."""
+        if self.batch_shape or self.spread is not None or 0 in self.shape:
+            return self.k, ""
+        rows, columns = self._points()
+        rows = rows[: self._even_rows]
+        X, Y = (columns, rows) if self.transposed else (rows, columns)
+        count = math.prod(self.shape)
+        return self.xp.compiled_entries(self.k, X, Y, self.parameters, count, is_planned)
+
+    @property
+    def _even_rows(self) -> int:
+        """The rows of blocks as even as can be, so that little is computed twice."""
+        m = self.shape[-2]
+        return -(-m // -(-m // self._block_rows))
 
     @property
     def _block_rows(self) -> int:
@@ -257,9 +276,8 @@ class Kernel(LinearOperator, init=False):
             return xp.zeros((*batch, m, width), dtype=dtype, device=xp.device_of(rows))
         if self._is_tiled:
             return self._by_tiles(V, width)
-        # blocks of rows as even as can be, so that little is computed twice
-        blocks = -(-m // self._block_rows)
-        size = -(-m // blocks)
+        size = self._even_rows
+        blocks = -(-m // size)
         # of the points, each with its own loop; a batch of parameters is one loop
         spread, rest = ((), batch) if self.parameter_batch else (batch, ())
         count = math.prod(spread)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..shared import descend, record, recorder, watch_operations
+from ..shared import compiled_entries, descend, record, recorder, watch_operations
 from .arrays import is_differentiated
 from .mesh import MESHES, has_explicit_axes, is_explicit, mesh_of, whole, with_automatic_axes
 

@@ -17,6 +17,7 @@ from ...errors import BackendError
 from ..shared import (
     _lapack,
     common,
+    compiled_entries,
     descend,
     fori_loop,
     half,

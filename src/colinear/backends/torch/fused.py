@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import time
+import types
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 
-from .arrays import asarray
+from .arrays import asarray, is_unwatched
 
 Array = Any
 NUMBERS = 1024  # of a vector that a program of a kernel takes
@@ -118,6 +123,79 @@ def descend(a: Array, p: Array, q: Array, x: Array, r: Array) -> tuple[Array, ..
     with torch.cuda.device_of(x):
         _descent()[(len(sums),)](*vectors, a, sums, count, NUMBERS=NUMBERS)
     return x, r, sums.sum()
+
+
+# Entries of kernels that users have written: `torch.compile` writes no differences of points.
+
+# of a kernel: some ten products with so many take as long as the compiler
+FEWEST_ENTRIES = 2**32
+QUICKER = 0.8  # of the time of torch's operations, from which what is compiled is taken
+ROUNDING = 100  # eps of the largest entry, by which sums in another order may differ
+UNTRIED = "compiled in an iteration if that is quicker"
+
+_verdicts: dict[Any, str] = {}  # of functions that were tried, by their code and its arguments
+
+
+def compiled_entries(
+    k: Callable, X: Array, Y: Array, parameters: tuple, count: int, is_planned: bool
+) -> tuple[Callable, str]:
+    """k, which gives the entries of a matrix of so many between points X and Y, compiled where a
+    trial with these points shows that it pays; and a word about that. A plan tries nothing."""
+    is_plain = isinstance(k, types.FunctionType) and count >= FEWEST_ENTRIES
+    if not is_plain or not may_fuse(X) or not is_unwatched(X):
+        return k, ""
+    kind = lambda x: (tuple(x.shape), x.dtype)
+    kinds = pytree.tree_map_only(torch.Tensor, kind, (X, Y, parameters))
+    key = k.__code__, X.device, str(kinds)
+    if key not in _verdicts and not is_planned:
+        _verdicts[key] = _try_compiled(k, X, Y, *parameters)
+    verdict = _verdicts.get(key, UNTRIED)
+    return (Compiled(k) if verdict == "compiled" and not is_planned else k), verdict
+
+
+class Compiled:
+    """k compiled, and k itself where something else sees its operations."""
+
+    def __init__(self, k: Callable):
+        self.k, self.__name__ = k, k.__name__
+        self.fast = torch.compile(k, fullgraph=True, dynamic=False)
+
+    def __call__(self, X: Array, *others: Any) -> Array:
+        if is_unwatched(X):
+            try:
+                return self.fast(X, *others)
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except Exception:  # with these arguments it cannot be compiled
+                pass
+        return self.k(X, *others)
+
+
+def _try_compiled(k: Callable, *arguments: Any) -> str:
+    """Whether k is compiled from now on, or why not."""
+    fast = torch.compile(k, fullgraph=True, dynamic=False)
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # advice to take TF32
+            found = fast(*arguments)
+            expected = k(*arguments)
+            seconds = [_seconds(f, *arguments) for f in (fast, k)]
+    except Exception as error:  # of the compiler, which knows many
+        return f"not compiled ({type(error).__name__})"
+    distance = (found - expected).abs().max()
+    if not distance <= ROUNDING * torch.finfo(found.dtype).eps * expected.abs().max():
+        return "not compiled, since that gives other entries"
+    return "compiled" if seconds[0] < QUICKER * seconds[1] else "not compiled, which is as quick"
+
+
+def _seconds(f: Callable, *arguments: Any) -> float:
+    """The time of a call, of which the device has nothing else to do."""
+    wait = torch.cuda.synchronize if arguments[0].is_cuda else lambda device: None
+    wait(arguments[0].device)
+    began = time.perf_counter()
+    f(*arguments)
+    wait(arguments[0].device)
+    return time.perf_counter() - began
 
 
 # The kernels. Triton is imported when one is first needed: that takes as long as this package.
