@@ -2,11 +2,11 @@
 gradient at 14 000 to 500 000 observations.
 
     python benchmarks/gpu_kernels.py                  # both, products in JAX too; --kernels or --gp for one, --train for the loss against time
-    python benchmarks/gpu_kernels.py --gp 50000x18    # one size alone: each takes less than two minutes. --parts for what the seconds go to
+    python benchmarks/gpu_kernels.py --gp 50000x18    # some sizes alone: each takes less than two minutes. --parts for what the seconds go to
     python benchmarks/gpu_kernels.py --json FILE      # saves the figures
 
-Points are the rows of Elevators (16 599 x 18) and Song (90 columns), standardised, where their files are there; more rows than
-these have are a smoothed bootstrap of them, and said to be. Everything is float32; errors are against float64.
+Points are the rows of Elevators (16 599 x 18), Kin40K (40 000 x 8), Buzz (77 columns) and Song (90), standardised, where their files are
+there; more rows than these have are a smoothed bootstrap of them, and said to be. Everything is float32; errors are against float64.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ from stochastic_sums import data, more_rows
 import colinear as co
 from colinear import gp
 
-LENGTH, VARIANCE, NOISE = {18: 3.0, 90: 8.0}, 1.0, 0.1
+LENGTH, VARIANCE, NOISE = {8: 2.0, 18: 3.0, 77: 8.0, 90: 8.0}, 1.0, 0.1
+ROWS = {
+    8: ("kin40k", (40_000, 8)),
+    18: ("elevators", (16_599, 18)),
+    77: ("buzz_subset", (18_350, 77)),
+    90: ("song_subset", (12_280, 90)),
+}
 PROBES = 20
 
 
@@ -32,13 +38,13 @@ def points(n: int, d: int) -> tuple[Any, Any, str]:
     """n standardised points with d coordinates and targets, on the device."""
     import torch
 
-    name, shape = {18: ("elevators", (16_599, 18)), 90: ("song_subset", (12_280, 90))}[d]
+    name, shape = ROWS[d]
     X, y, kind = data(name, shape)
     kind = f"{name}, {kind}"
     if n > len(X):
         X, kind = more_rows(X, n), f"bootstrap of {kind}"
     X = torch.as_tensor(X[:n], dtype=torch.float32, device="cuda")
-    if n > len(y) or name == "song_subset":  # a function of the points, with noise
+    if n > len(y) or "subset" in name:  # a function of the points, with noise
         g = torch.Generator("cuda").manual_seed(1)
         noise = torch.randn(n, device="cuda", generator=g)
         return X, torch.sin(X[:, 0]) + 0.5 * X[:, 1] * X[:, 2] + NOISE**0.5 * noise, kind
@@ -165,26 +171,27 @@ def exact_loss(X: Any, y: Any, theta: Any) -> float:
     return float(value) / n
 
 
-GP_SIZES = (14_000, 18), (50_000, 18), (200_000, 18), (200_000, 90), (500_000, 18)
+GP_SIZES = (
+    *((14_000, 18), (16_599, 18), (40_000, 8), (50_000, 18)),
+    *((200_000, 18), (200_000, 90), (386_508, 90), (437_437, 77), (500_000, 18)),
+)
 EXACT_ROWS = 60_000  # up to which the loss is computed exactly too
 
 
 def gp_methods(n: int, d: int) -> dict[str, Any]:
-    """The methods that are compared: with the preconditioner that `Auto` takes, and for fewer rows others."""
+    """The methods that are compared; of many rows, where `Auto` is SLQ with the best rank, it alone."""
     from colinear.functions.stochastic.solve_and_logdet import usual
 
-    X = points(n, d)[0]
-    K = co.PSD(co.Kernel(gp.rbf, X, parameters=(LENGTH[d], VARIANCE))) + NOISE * co.Identity(n)
-    best = usual(K)
-    methods = {f"SLQ({PROBES}, RPCholesky({best.rank}))": co.SLQ(PROBES, preconditioner=best)}
-    if n <= EXACT_ROWS:
-        for rank in (best.rank // 2, best.rank * 2):
-            method = co.SLQ(PROBES, preconditioner=co.RPCholesky(rank))
-            methods[f"SLQ({PROBES}, RPCholesky({rank}))"] = method
-        rank = max(100, min(500, n // 100))
-        methods[f"SLQ({PROBES}, Nystrom({rank}))"] = co.SLQ(PROBES, preconditioner=co.Nystrom(rank))
-    if n < 20_000 or n >= 200_000:
-        methods["Auto"] = None
+    if n >= 200_000:
+        return {"Auto": None}
+    K = co.PSD(co.Kernel(gp.rbf, points(n, d)[0], parameters=(LENGTH[d], VARIANCE)))
+    best = usual(K + NOISE * co.Identity(n)).rank
+    methods: dict[str, Any] = {"Auto": None}
+    for rank in (best, best // 2):
+        method = co.SLQ(PROBES, preconditioner=co.RPCholesky(rank))
+        methods[f"SLQ({PROBES}, RPCholesky({rank}))"] = method
+    rank = max(100, min(500, n // 100))
+    methods[f"SLQ({PROBES}, Nystrom({rank}))"] = co.SLQ(PROBES, preconditioner=co.Nystrom(rank))
     return methods
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.recorded_calls import FUNCTIONS, OPERATORS, answers, normal, spd, well
+from support.recorded_calls import FUNCTIONS, OPERATORS, answers, line, normal, spd, well
 from support.synchronisations import pretended
 
 import colinear as co
@@ -28,7 +28,7 @@ class Recorder:
 
         self.recordings = self.replays = 0
         self.device, self.watch = torch.device("cpu"), graphs._Watch(host="none")
-        self.pack = graphs.pack
+        self.pack, self.looks = graphs.pack, graphs.Looks
         self.settings = lambda: ()
         self.layout = lambda x: graphs.Recorder.layout(self, x)
 
@@ -113,6 +113,56 @@ def test_a_test_that_fails_has_python_make_the_call(device: Any) -> None:
     assert device.replays == replays + 1
     with pytest.raises(ValueError, match="on_failure"):
         solved(well(g, 3), b, on_failure="sometimes")
+
+
+def poisson(T: Any, b: Any) -> Any:
+    A = co.KroneckerSum(T, T)
+    x = co.solve(A, b)
+    torch.testing.assert_close(A @ x, b)
+    return x
+
+
+def test_what_a_call_sees_on_the_way_is_tested_to_be_the_same(device: Any) -> None:
+    g = torch.Generator().manual_seed(0)
+    for _ in range(CALLS):
+        poisson(line(g, 6), normal(g, 36))
+    assert (device.recordings, device.replays) == (1, 3)
+    T = line(g, 6)
+    poisson(T, normal(g, 36))
+    T.diag[2] += 1.0  # no sines, though nothing but the numbers tells
+    poisson(T, normal(g, 36))
+    T.diag[:] = torch.nan
+    with pytest.warns(co.ConvergenceWarning, match="NONFINITE"):
+        co.solve(co.KroneckerSum(T, T), normal(g, 36))
+    assert device.replays == 6
+    poisson(line(g, 6), normal(g, 36))
+    assert (device.recordings, device.replays) == (1, 7)
+
+
+def test_a_recording_that_fails_again_and_again_is_given_up(device: Any) -> None:
+    g = torch.Generator().manual_seed(0)
+    for _ in range(CALLS):
+        poisson(line(g, 6), normal(g, 36))
+    for i in range(2 * recorded.MOST_LOST):
+        poisson(line(g, 6, scale=i + 2.0), normal(g, 36))
+    assert device.replays == 3 + recorded.MOST_LOST + 1
+    assert not any(isinstance(r, recorded._Recording) for r in recorded._kinds.values())
+
+
+def test_a_call_that_looks_at_values_is_not_recorded_in_a_block(device: Any) -> None:
+    g = torch.Generator().manual_seed(0)
+    with co.deferred():
+        for _ in range(CALLS):
+            poisson(line(g, 6), normal(g, 36))
+    assert device.replays == 0
+
+
+def test_many_values_that_are_seen_forbid_a_recording(device: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("colinear.backends.torch.graphs.MOST_SEEN", 10)
+    g = torch.Generator().manual_seed(0)
+    for _ in range(CALLS):
+        poisson(line(g, 6), normal(g, 36))
+    assert device.recordings == 0
 
 
 def test_in_a_block_failures_of_replayed_calls_are_told_at_its_end(device: Any) -> None:

@@ -24,6 +24,12 @@ def well(g: Any, n: int, dtype: Any = None) -> Any:
     return normal(g, n, n, dtype=dtype) / n + 2 * torch.eye(n, device=g.device)
 
 
+def line(g: Any, n: int, scale: float = 1.0) -> Any:
+    """A tridiagonal matrix whose values decide how it is solved with."""
+    ones = scale * torch.ones(n, dtype=torch.float64, device=g.device)
+    return co.Tridiagonal(-ones[1:], 2 * ones, -ones[1:])
+
+
 OPERATORS: dict[str, Any] = {
     "dense": lambda g: co.Dense(well(g, 5)),
     "complex": lambda g: co.Dense(well(g, 5, torch.complex128)),
@@ -38,6 +44,7 @@ OPERATORS: dict[str, Any] = {
     "block": lambda g: co.BlockDiag(well(g, 3), co.PSD(spd(g, 2, 2))),
     "triangular": lambda g: co.Triangular(torch.tril(well(g, 4))),
     "permuted": lambda g: co.Permutation([2, 0, 1], like=normal(g, 1)) @ co.Dense(well(g, 3)),
+    "poisson": lambda g: co.KroneckerSum(line(g, 6), line(g, 5)),
     "circulant": lambda g: co.Circulant(normal(g, 6) / 9 + torch.eye(6, dtype=torch.float64, device=g.device)[0]),
 }  # fmt: skip
 FUNCTIONS: dict[str, Any] = {

@@ -282,9 +282,9 @@ def reciprocal(x: Any) -> Any:
 
 
 def product_is_finite_later(xp: Any, x: Array, y: Array) -> bool:
-    """Whether the products of the entries of two arrays on a device are taken to be finite; not
-    under tracing."""
-    if xp.is_traced(x) or xp.is_traced(y):
+    """Whether the products of the entries of x and of y, which was computed from x, are taken to
+    be finite; not under tracing."""
+    if xp.is_traced(y):
         return False
     x, y = xp.stop_gradient(x), xp.stop_gradient(y)
     product = xp.matmul(x, y) if x.ndim == y.ndim == 1 else xp.sum(x * y)

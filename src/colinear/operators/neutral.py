@@ -98,8 +98,6 @@ def by_numpy(
     """`f(A, arguments, *options)` of another framework's arrays, computed by NumPy;
     `NotImplemented` where they cannot be lent."""
     xp = A.xp
-    if A._is_elementwise and not xp.is_functional:  # an operation or two, which torch does as soon
-        return NotImplemented
     if not (may_lend() and xp.may_lend(A._context)) or A.__dict__.get("_twin", A) is None:
         return NotImplemented
     loan = _Loan(A)

@@ -5,14 +5,17 @@ On a device a call looks at no value before its end (`..status`). So what it lau
 the structure of its operator, from shapes and dtypes; and once it is recorded, other numbers may be
 written over the copies that the recording was made of, and all is launched at once. What a call
 tests at its end is tested of a replayed one too: where a test fails, Python makes the call, as if
-there were no recording.
+there were no recording. So it is with the few values that some calls do look at, the diagonals of a
+tridiagonal matrix say: a recording is good for calls that would see the same, which the device
+tests beside the rest.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from ..backends import Array, namespace_of
 from ..clock import CLOCKS
@@ -32,6 +35,7 @@ LARGEST_CALL = 2**27  # bytes of arrays, which are copied in each call
 MOST_HELD = 2**28  # bytes of copies that recordings may hold together
 MOST_KINDS = 4096  # of calls that are remembered
 LONGEST_INDEX = 4096  # integers of a structure that are compared in each call
+MOST_LOST = 3  # replays that fail one after the other
 AGREEMENT = 1e-3  # of a replayed result and of Python's, which sum in another order
 
 STATIC = (bool, int, float, complex, str, type(None), type(...), Context)
@@ -42,6 +46,8 @@ def computed_elsewhere(
 ) -> Any:
     """A call of a user by NumPy, which is quicker in the memory of the host, or by a recording on a
     device; `NotImplemented` where neither can be."""
+    if A._is_elementwise and not A.xp.is_functional:  # an operation or two are done as soon
+        return NotImplemented
     recorder = A.xp.recorder(A._context)
     if recorder is not None:
         return replayed(recorder, f, A, arguments, info, on_failure)
@@ -59,9 +65,8 @@ def replayed(
     """The result of a call whose kind has been recorded, or is now, since there were calls enough
     of it; `NotImplemented` of any other."""
     is_watched = bool(CLOCKS or TEST_HOOKS or state.display is not None)
-    if info or state.current is not None or is_watched or on_failure not in ON_FAILURE:
-        return NotImplemented
-    if A._is_elementwise or state.is_careful:  # an operation or two are launched as soon
+    is_inside = state.current is not None or state.is_careful
+    if info or is_inside or is_watched or on_failure not in ON_FAILURE:
         return NotImplemented
     try:
         call = _Call(recorder, f, A, arguments)
@@ -69,7 +74,11 @@ def replayed(
     except (_Unfit, TypeError, RecursionError):  # TypeError: what has no hash
         return NotImplemented
     if isinstance(known, _Recording):
-        return known.replay(call, on_failure)
+        found = known.replay(call, on_failure)
+        known.lost = known.lost + 1 if found is NotImplemented else 0
+        if known.lost > MOST_LOST:
+            _remember(call.key, None)
+        return found
     if known is None:
         return NotImplemented
     if known < RECORD_AFTER:
@@ -172,13 +181,15 @@ class _Call:
         return found
 
 
-class _Recording(NamedTuple):
+@dataclass
+class _Recording:
     """What a call launches, to be launched again of other numbers."""
 
     launch: Callable[[Sequence[Array]], list[Array]]
     shape: Any  # of the result: None for an array, else the class of a tuple
     judge: Callable[[Any], Status] | None  # of what it has tested, in one array
     size: int  # bytes of its copies
+    lost: int = 0  # replays that failed since one did not
 
     def replay(self, call: _Call, on_failure: str) -> Any:
         """The result of a call; `NotImplemented` where a test of it fails."""
@@ -205,7 +216,8 @@ def _recorded(call: _Call, on_failure: str) -> tuple[Any, _Recording | None]:
     if not call.arrays or size > LARGEST_CALL:
         return NotImplemented, None
     copies = [xp.copy(x) for x in call.arrays]  # so that nothing that A remembers is left out
-    with xp.watch_operations(copies[0]) as watch:
+    looks = call.recorder.looks()
+    with xp.watch_operations(copies[0]) as watch, looks.first():
         expected, _ = call.run(copies)
     parts, shape = _taken_apart(xp, expected)
     if watch is None or not watch.is_fit:
@@ -213,10 +225,13 @@ def _recorded(call: _Call, on_failure: str) -> tuple[Any, _Recording | None]:
     judges: list[Any] = []
 
     def run(*arrays: Array) -> list[Array]:
-        result, tests = call.run(arrays)
+        with looks.second():
+            result, tests = call.run(arrays)
         results, again = _taken_apart(xp, result)
-        if again is not shape:
+        # in a block nobody makes the call again where it would have seen something else
+        if again is not shape or (looks.are_same and state.waiting is not None):
             raise _Unfit
+        tests += [Test((is_same,), bool, Status.INACCURATE) for is_same in looks.are_same]
         if not tests:
             return [*arrays, *results]
         tested, unpack = call.recorder.pack([x for test in tests for x in test.arrays])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import functools
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -135,9 +136,25 @@ def asarray(x: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
         x = np.asarray(x)
         # dynamo knows neither flags nor strides, and needs no copy
         x = x if torch.compiler.is_compiling() else _writeable(x)
+    if under_way.looks is not None and not isinstance(x, torch.Tensor | list | tuple):
+        return under_way.looks.send(x, dtype, device)
+    return as_new(x, dtype, device)
+
+
+def as_new(x: Any, dtype: Any, device: Any) -> torch.Tensor:
+    """A tensor with these values on a device."""
     if device is None or torch.compiler.is_compiling():
         return torch.as_tensor(x, dtype=dtype, device=device)
     return _moved(torch.as_tensor(x, dtype=dtype), device)
+
+
+class _UnderWay(threading.local):
+    """What this thread is doing."""
+
+    looks: Any = None  # those of a call that is recorded (`graphs.Looks`)
+
+
+under_way = _UnderWay()
 
 
 def _moved(x: torch.Tensor, device: Any) -> torch.Tensor:
@@ -352,6 +369,8 @@ def is_on_device(x: Any) -> builtins.bool:
 def fetch(arrays: Any) -> list[np.ndarray]:
     """The values of several tensors on the host, or of their norms, copied at once from one
     device."""
+    if under_way.looks is not None:
+        return under_way.looks.fetch(arrays)
     with torch._C._DisableFuncTorch():
         joined, unpack = pack(arrays)
         if joined.ndim == 0 and joined.dtype in HOST_DTYPES:
