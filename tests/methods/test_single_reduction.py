@@ -19,11 +19,13 @@ def problem(condition: float, n: int = 60) -> tuple[np.ndarray, np.ndarray]:
     return (Q * np.geomspace(1 / condition, 1, n)) @ Q.T, rng.normal(size=n)
 
 
-@pytest.mark.parametrize("condition", [1e1, 1e3, 1e5])
+# Of the worst condition CG takes five steps for each row, since roundings cost it most of them: by how
+# many the two differ is the processor's affair (11 % on one), up to the quarter that the docs tell.
+@pytest.mark.parametrize("condition, more", [(1e1, 0.1), (1e3, 0.1), (1e5, 0.25)])
 @pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
 @pytest.mark.parametrize("preconditioned", [False, True])
 def test_it_takes_the_steps_of_cg_and_one_product_more(
-    framework: str, condition: float, preconditioned: bool
+    framework: str, condition: float, more: float, preconditioned: bool
 ) -> None:
     xp, (A, b) = backends.get(framework), problem(condition)
     A, b = co.opaque(co.PSD(co.Dense(xp.asarray(A)))), xp.asarray(b)
@@ -32,7 +34,7 @@ def test_it_takes_the_steps_of_cg_and_one_product_more(
     x, usual = co.solve(A, b, co.CG(**options), info=True)
     y, info = co.solve(A, b, co.CG(**options, **SINGLE), info=True)
     assert info.status is Status.SUCCESS
-    assert abs(int(info.iterations) - int(usual.iterations)) <= 1 + 0.1 * int(usual.iterations)
+    assert abs(int(info.iterations) - int(usual.iterations)) <= 1 + more * int(usual.iterations)
     assert int(info.matvecs) - int(info.iterations) == 1 + (
         int(usual.matvecs) - int(usual.iterations)
     )

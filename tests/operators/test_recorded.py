@@ -24,11 +24,11 @@ class Recorder:
     """What records on a device; it counts what is recorded and replayed."""
 
     def __init__(self) -> None:
-        from colinear.backends.torch import graphs
+        from colinear.backends.torch import graphs, looks
 
         self.recordings = self.replays = 0
         self.device, self.watch = torch.device("cpu"), graphs._Watch(host="none")
-        self.pack, self.looks = graphs.pack, graphs.Looks
+        self.pack, self.looks = looks.pack, looks.Looks
         self.settings = lambda: ()
         self.layout = lambda x: graphs.Recorder.layout(self, x)
 
@@ -158,7 +158,7 @@ def test_a_call_that_looks_at_values_is_not_recorded_in_a_block(device: Any) -> 
 
 
 def test_many_values_that_are_seen_forbid_a_recording(device: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("colinear.backends.torch.graphs.MOST_SEEN", 10)
+    monkeypatch.setattr("colinear.backends.torch.looks.MOST_SEEN", 10)
     g = torch.Generator().manual_seed(0)
     for _ in range(CALLS):
         poisson(line(g, 6), normal(g, 36))

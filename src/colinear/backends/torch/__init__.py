@@ -7,6 +7,7 @@ from .derivatives import *
 from .fused import *
 from .graphs import *
 from .linalg import *
+from .looks import *
 from .processes import all_reduce, for_processes, from_processes, process_group
 from .programs import *
 from .radial import radial_product

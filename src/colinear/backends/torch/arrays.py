@@ -15,7 +15,6 @@ from torch import bfloat16, bool, complex64, complex128, float16, float32, float
 from torch._C import _functorch
 from torch.autograd import forward_ad
 
-from .. import Norm
 from ..shared import LENT_DTYPES, fold_in
 from ..shared import itself as staged  # what is computed from values can be seen too
 from .mesh import MESHES, device_in, gather_whole, is_mesh, is_spread, moved, placed
@@ -151,7 +150,7 @@ def as_new(x: Any, dtype: Any, device: Any) -> torch.Tensor:
 class _UnderWay(threading.local):
     """What this thread is doing."""
 
-    looks: Any = None  # those of a call that is recorded (`graphs.Looks`)
+    looks: Any = None  # those of a call that is recorded (`looks.Looks`)
 
 
 under_way = _UnderWay()
@@ -364,79 +363,6 @@ def is_on_device(x: Any) -> builtins.bool:
     """Whether x is on a device, for which a look at its values must wait, or on a mesh."""
     # quicker than the name of its device
     return not (x.is_cpu and "cpu" in HOSTS) or (type(x) is not torch.Tensor and is_spread(x))
-
-
-def fetch(arrays: Any) -> list[np.ndarray]:
-    """The values of several tensors on the host, or of their norms, copied at once from one
-    device."""
-    if under_way.looks is not None:
-        return under_way.looks.fetch(arrays)
-    with torch._C._DisableFuncTorch():
-        joined, unpack = pack(arrays)
-        if joined.ndim == 0 and joined.dtype in HOST_DTYPES:
-            return unpack(np.asarray(joined.item()))
-        return unpack(to_numpy(joined))
-
-
-def pack(arrays: Any) -> tuple[torch.Tensor, Callable[[np.ndarray], list[np.ndarray]]]:
-    """Several tensors, or their norms, in one; and the function that takes its values on the host
-    apart again."""
-    parts, sizes = _parts(arrays)
-    dtypes = [None if type(x) is Norm else x.dtype for x in arrays]
-    if len(parts) == 1 == len(arrays):
-        return parts[0], lambda values: [values.reshape(sizes[0])]
-    is_flat = len({(x.ndim, x.dtype) for x in parts}) == 1 and parts[0].ndim == 0
-    joined = torch.stack(parts) if is_flat else torch.cat([x.reshape(-1) for x in parts])
-
-    def unpack(joined: np.ndarray) -> list[np.ndarray]:
-        values, end = [], 0
-        for dtype, size in zip(dtypes, sizes):
-            start, end = end, end + math.prod(size)
-            part = joined[start:end]
-            if dtype is None or not dtype.is_complex:
-                part = part.real
-            if dtype in HOST_DTYPES:  # its own again
-                part = part.astype(HOST_DTYPES[dtype], copy=False)
-            values.append(part.reshape(size))
-        return values
-
-    return joined, unpack
-
-
-FEW_COLUMNS = 4  # whose norms are found one by one, with others
-
-
-def _parts(arrays: Any) -> tuple[list[Any], list[tuple[int, ...]]]:
-    """Tensors and, in place of norms that are asked for, the norms, in one piece or several, and the
-    sizes of each. Norms of whole tensors, and of columns that are stored as such, are found by one
-    launch for each dtype."""
-    parts: list[Any] = []
-    sizes: list[tuple[int, ...]] = []
-    joined: dict[torch.dtype, list[int]] = {}
-    for x in arrays:
-        if type(x) is not Norm:
-            parts.append(gather_whole(_values(x)).detach())
-            sizes.append(tuple(x.shape))
-            continue
-        y = _values(x.array)
-        n, columns = y.ndim, y.shape[1] if y.ndim == 2 and x.axis == (-2,) else 0
-        if x.order == 2 and type(y) is torch.Tensor and not y.is_complex():
-            if len(x.axis) == n or columns == 1:
-                joined.setdefault(y.dtype, []).append(len(parts))
-                parts.append(y)
-                sizes.append((columns,) if columns else ())
-                continue
-            if columns and columns <= FEW_COLUMNS and y.stride(0) == 1:
-                joined.setdefault(y.dtype, []).extend(range(len(parts), len(parts) + columns))
-                parts.extend(y.unbind(1))
-                sizes.append((columns,))
-                continue
-        parts.append(gather_whole(torch.linalg.vector_norm(y, x.order, x.axis)))
-        sizes.append(tuple(parts[-1].shape))
-    for places in joined.values():
-        for i, norm in zip(places, torch._foreach_norm([parts[i] for i in places])):
-            parts[i] = norm
-    return parts, sizes
 
 
 def peek(x: Any) -> Any:

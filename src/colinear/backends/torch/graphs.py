@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from .arrays import as_new, is_unwatched, pack, to_numpy, under_way
+from .arrays import is_unwatched
+from .looks import Looks, pack
 
 # What cannot be recorded: what draws random numbers, what has a result whose values or shape the
 # host must see, and linear algebra, which may look at its errors, but for what was seen to be
@@ -71,63 +71,6 @@ def watch_operations(x: Any) -> Iterator[Any]:
         return
     with _Watch() as watch:
         yield watch
-
-
-MOST_SEEN = 2**16  # numbers that a recording tests to be the same
-
-
-class Looks:
-    """What a call sees of values on the way, and sends to the device, while it is recorded.
-
-    The first run takes note of both. The second one, which is recorded, is given the same; what it
-    would have seen stays on the device, and `are_same` says whether that is what was seen.
-    """
-
-    def __init__(self) -> None:
-        self.are_same: list[torch.Tensor] = []
-        self._seen: list[tuple[torch.Tensor, np.ndarray]] = []
-        self._sent: dict[Any, torch.Tensor] = {}
-        self._is_second = False
-
-    @contextlib.contextmanager
-    def first(self) -> Iterator[None]:
-        under_way.looks = self
-        try:
-            yield
-        finally:
-            under_way.looks = None
-
-    @contextlib.contextmanager
-    def second(self) -> Iterator[None]:
-        self._is_second = True
-        with self.first():
-            yield
-
-    def fetch(self, arrays: Any) -> list[np.ndarray]:
-        """The values of several tensors on the host: in the second run those of the first."""
-        joined, unpack = pack(arrays)
-        if not self._is_second:
-            if joined.numel() > MOST_SEEN:
-                raise RuntimeError("a call that looks at many values is not recorded")
-            with _disable_current_modes():
-                self._seen.append((joined.clone(), to_numpy(joined)))
-            return unpack(self._seen[-1][1].copy())
-        if len(self.are_same) == len(self._seen):
-            raise RuntimeError("the second run of a call has looked at more than the first")
-        before, values = self._seen[len(self.are_same)]
-        self.are_same.append(torch.all(joined == before))
-        return unpack(values.copy())
-
-    def send(self, x: Any, dtype: Any, device: Any) -> torch.Tensor:
-        """A tensor with these values of the host, which were there before the second run."""
-        values = np.asarray(x)
-        key = type(x), values.dtype, values.shape, values.tobytes(), dtype, device
-        if key not in self._sent:
-            if self._is_second:
-                raise RuntimeError("the second run of a call sends what the first has not")
-            with _disable_current_modes():
-                self._sent[key] = as_new(x, dtype, device)
-        return self._sent[key].clone()  # which may be written to
 
 
 class Recorder:

@@ -30,8 +30,9 @@ from ..shared import (
     of_finite,
     pivot_order,
 )
-from .arrays import asarray, fetch, is_on_device
+from .arrays import asarray, is_on_device
 from .derivatives import custom_derivative, is_differentiated
+from .looks import fetch
 from .programs import opaque
 
 Array = Any
