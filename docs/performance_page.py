@@ -3,7 +3,7 @@
 python docs/performance_page.py            # writes both, from benchmarks/paper.json and, of a GPU, benchmarks/paper_gpu.json
 python docs/performance_page.py --check    # fails if the page is not up to date
 
-It also writes docs/figures/ratios.svg, the summary as bars, for the home page.
+It also writes docs/figures/ratios.svg, the summary as bars, for the home page, and what docs/performance_gpu.py makes of benchmarks/gpu.json.
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+import performance_gpu
+from performance_gpu import seconds
+
 HERE = Path(__file__).parent
 PAGE, PICTURE = HERE / "performance.md", HERE / "performance.png"
 BARS = HERE / "figures" / "ratios.svg"
+GPU, TRAINING = HERE.parent / "benchmarks" / "gpu.json", HERE / "figures" / "gp_training.svg"
 RUNS = {
     "the paper's figures": HERE.parent / "benchmarks" / "paper.json",
     "a GPU": HERE.parent / "benchmarks" / "paper_gpu.json",
@@ -40,12 +44,6 @@ The **ratio** is the time beside that of the fastest right answer of all others.
 **Quality** is the error or residual of the answer. An answer that misses what the others reach is marked *miss*, and has no
 ratio. In small problems the overhead of Python decides. The tables show the largest size of each figure, the picture all of them.
 """
-
-
-def seconds(x: float | None) -> str:
-    if x is None:
-        return ""
-    return f"{1e6 * x:.0f} µs" if x < 1e-3 else f"{1e3 * x:.3g} ms" if x < 1 else f"{x:.3g} s"
 
 
 def number(x: Any) -> str:
@@ -232,6 +230,7 @@ def page() -> str:
             ]
         for name, figure in run["figures"].items():
             lines += section(name, figure)
+    lines += performance_gpu.tables(json.loads(GPU.read_text(encoding="utf-8")))
     lines += [
         "",
         "## Again",
@@ -241,8 +240,11 @@ def page() -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def kept_bars() -> str:
-    return bars(json.loads(RUNS["the paper's figures"].read_text(encoding="utf-8")))
+def pictures() -> dict[Path, str]:
+    """The pictures that are text."""
+    measured = json.loads(GPU.read_text(encoding="utf-8"))["train"]
+    kept = json.loads(RUNS["the paper's figures"].read_text(encoding="utf-8"))
+    return {BARS: bars(kept), TRAINING: performance_gpu.training(measured)}
 
 
 def draw() -> None:
@@ -255,9 +257,10 @@ def draw() -> None:
 if __name__ == "__main__":
     if "--check" not in sys.argv:
         PAGE.write_text(page(), encoding="utf-8")
-        BARS.write_text(kept_bars(), encoding="utf-8")
+        for path, text in pictures().items():
+            path.write_text(text, encoding="utf-8")
         draw()
-    elif BARS.read_text(encoding="utf-8") != kept_bars():
-        sys.exit("docs/figures/ratios.svg is not up to date: run python docs/performance_page.py")
+    elif any(path.read_text(encoding="utf-8") != text for path, text in pictures().items()):
+        sys.exit("docs/figures is not up to date: run python docs/performance_page.py")
     elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page():
         sys.exit("docs/performance.md is not up to date: run python docs/performance_page.py")
