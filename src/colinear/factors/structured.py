@@ -147,13 +147,13 @@ ROUNDINGS = 4  # by which a row counts as dominated by its diagonal entry all th
 
 def tridiagonal_factor(A: Any) -> LinearOperator:
     """A^-1 of a tridiagonal A."""
-    return TridiagonalFactor._of(*A.diagonals, levels_on_device(A, A.xp.eps(A.dtype)))
+    return TridiagonalFactor._of(*A.diagonals, levels_on_device(A))
 
 
-def levels_on_device(A: Any, eps: float) -> int | None:
-    """The levels of the cyclic reduction that solves with a tridiagonal A on a device, in this
-    precision. None where the host eliminates: not unless each row, or each column, is seen to be
-    dominated by its diagonal entry, so that no exchanges are needed."""
+def levels_on_device(A: Any) -> int | None:
+    """The levels of the cyclic reduction that solves with a tridiagonal A on a device, in double
+    precision, which right sides may have. None where the host eliminates: not unless each row, or
+    each column, is seen to be dominated by its diagonal entry, so that no exchanges are needed."""
     xp, n = A.xp, A.shape[-1]
     if n < FEWEST_ROWS or A.batch_shape or xp.is_functional or planning() or A.dtype.itemsize == 2:
         return None
@@ -162,7 +162,7 @@ def levels_on_device(A: Any, eps: float) -> int | None:
     ratios = once_in_call(A, "_dominance", lambda: xp.fetch(dominance(xp, *A.diagonals)))
     most = 1 + ROUNDINGS * xp.eps(A.dtype)
     ratio = min((float(x) for x in ratios if x <= most), default=None)
-    return None if ratio is None else levels_of(n, ratio, eps)
+    return None if ratio is None else levels_of(n, ratio, xp.eps(xp.float64))
 
 
 class BandedFactor(LinearOperator):

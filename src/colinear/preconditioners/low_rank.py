@@ -277,6 +277,7 @@ def partial_factor(
     """
     xp, device = K.xp, K._context.device
     d = xp.real(diag(K))
+    lowest, d = xp.min(d, axis=-1), xp.maximum(d, 0 * d)
     numbers = xp.arange(K.shape[-1], device=device)
     # what remains of a matrix of lower rank: nothing
     least = K.shape[-1] * xp.eps(d.dtype) * xp.max(d, axis=-1, keepdims=True)
@@ -296,12 +297,15 @@ def partial_factor(
         # what a loop's body hears means nothing outside it
         with recording() if xp.name == "jax" else contextlib.nullcontext():
             entries = columns(K, pivot[..., None])[..., 0]
-        new = xp.where(is_left, (entries - known) / xp.sqrt(xp.where(is_left, top, 1)), 0)
-        d = xp.where(numbers == pivot[..., None], 0, d - xp.abs(new) ** 2)
-        lowest = xp.minimum(lowest, xp.min(d, axis=-1))
+        # a column of which nothing is left on the diagonal has nothing beside it either
+        rest = entries - known
+        rest = rest / xp.sqrt(positive_or_one(xp, xp.where(is_left, top, 2 * least)))
+        new, is_pivot = xp.where(is_left, rest, 0), numbers == pivot[..., None]
+        below, d = (xp.where(is_pivot, 0, d - xp.abs(x) ** 2) for x in (rest, new))
+        lowest = xp.minimum(lowest, xp.min(below, axis=-1))
         return xp.set_at(rows, (..., i, slice(None)), new), xp.maximum(d, 0 * d), lowest
 
-    rows, d, lowest = xp.fori_loop(rank, step, (rows, xp.maximum(d, 0 * d), xp.min(d, axis=-1)))
+    rows, d, lowest = xp.fori_loop(rank, step, (rows, d, lowest))
     return xp.matrix_transpose(rows), d, lowest
 
 
@@ -403,11 +407,12 @@ def factor_by_blocks(
         L, ok = xp.cholesky(core + xp.astype(little, K.dtype)[..., None] * eye_like(xp, core))
         L = xp.where(ok[..., None, None], L, eye_like(xp, core))
         new = xp.solve_triangular(L, C, lower=True)  # L^-1 C
+        # nor has a positive semidefinite K a block without a Cholesky factor
+        below = xp.min(d - xp.sum(xp.abs(new) ** 2, axis=-2), axis=-1)
+        below = xp.minimum(below, xp.where(ok, below, -xp.max(d, axis=-1)))
         is_left = (xp.real(xp.diagonal(L)) ** 2 > 2 * little) & ok[..., None]
         new = xp.where(is_left[..., None], new, 0)
         d = d - xp.sum(xp.abs(new) ** 2, axis=-2)
-        # a block that has no Cholesky factor shows that K is not positive semidefinite
-        below = xp.where(ok, xp.min(d, axis=-1), -xp.max(d, axis=-1))
         lowest, d = xp.minimum(lowest, below), xp.maximum(d, 0 * d)
         rows = set_rows(rows, (..., slice(start, start + size), slice(None)), new)
     return adjoint(xp, rows), d, lowest
