@@ -167,6 +167,16 @@ def test_failures_are_told() -> None:
         co.solve_and_logdet(np.ones((3, 4)), np.ones(3))
 
 
+@pytest.mark.parametrize("shape", [(0, 0), (0, 4, 4), (2, 0, 0)])
+@pytest.mark.parametrize("preconditioner", [None, co.RPCholesky(2)])
+def test_nothing_has_a_determinant_of_one(shape: tuple[int, ...], preconditioner: Any) -> None:
+    A = co.PSD(np.zeros(shape)) + co.Identity(shape[-1])
+    method = co.SLQ(preconditioner=preconditioner)
+    (x, value), info = co.solve_and_logdet(A, np.ones((*shape[:-1], 3)), method, info=True)
+    assert x.shape == (*shape[:-1], 3) and value.shape == info.error.shape == shape[:-2]
+    assert not info.failed and not value.any()
+
+
 def test_batches_of_operators() -> None:
     A = co.PSD(np.stack([matrix(0.5), matrix(1.0), matrix(2.0)]))
     (x, value), info = co.solve_and_logdet(co.opaque(A), np.ones((3, 40, 2)), co.SLQ(60), info=True)

@@ -39,10 +39,6 @@ from ..matrix_functions.spectra import LOG, Scalar, closed_over, refuse_derivati
 from .estimators import computing_dtype, is_traced, missed_tolerance
 from .quadrature_run import HOST, on_host, quadrature, traced_quadrature
 
-# Stochastic Lanczos quadrature: log-determinants and traces of functions of self-adjoint A, with
-# error bars.
-
-
 ROOM = 1 << 24  # numbers in a block of random vectors
 IDENTITY = Scalar("trace", lambda xp, x: x, principal=False)
 
