@@ -177,6 +177,14 @@ def test_nothing_has_a_determinant_of_one(shape: tuple[int, ...], preconditioner
     assert not info.failed and not value.any()
 
 
+def test_a_kernel_of_no_points_is_solved_and_explained() -> None:
+    K = co.PSD(co.Kernel(lambda x, y: x @ y.T, np.zeros((0, 2)))) + co.Identity(0)
+    for method in (None, co.SLQ()):
+        assert co.solve_and_logdet(K, np.ones(0), method)[1] == 0
+        assert "0x0" in str(co.explain(co.solve_and_logdet, K, b=np.ones(0), method=method))
+    assert "0x0" in str(co.explain(co.solve, K))
+
+
 def test_batches_of_operators() -> None:
     A = co.PSD(np.stack([matrix(0.5), matrix(1.0), matrix(2.0)]))
     (x, value), info = co.solve_and_logdet(co.opaque(A), np.ones((3, 40, 2)), co.SLQ(60), info=True)
