@@ -41,8 +41,9 @@ def put_row(xp: Any, X: Array, j: Any, value: Array) -> Array:
 
 
 def take_columns(xp: Any, X: Array, order: Array) -> Array:
-    """The columns of X in this order."""
-    return xp.take_along_axis(X, xp.broadcast_to(order[..., None, :], X.shape), axis=-1)
+    """The columns of X in this order, (*batch, k)."""
+    places = xp.broadcast_to(order[..., None, :], (*X.shape[:-1], order.shape[-1]))
+    return xp.take_along_axis(X, places, axis=-1)
 
 
 def plain(xp: Any, x: Any) -> Any:

@@ -24,7 +24,7 @@ from ..factors.structured import CorrectedDiagonal
 from ..functions.common import ignore_float_errors, in_context
 from ..functions.diagonal import diag
 from ..info import recording
-from ..methods.basis import put
+from ..methods.basis import put, take_columns
 from ..operators import Diagonal, LinearOperator, LowRank, ScaledIdentity, Sum
 from ..operators.context import kind_of
 from ..properties import PD
@@ -287,7 +287,7 @@ def partial_factor(
         else:
             pivot = drawn(xp, d, draws[..., i, None])
         # L L^H e_p
-        known = xp.matmul(xp.matrix_transpose(rows), xp.conj(_at(xp, rows, pivot)))[..., 0]
+        known = xp.matmul(xp.matrix_transpose(rows), xp.conj(take_columns(xp, rows, pivot)))[..., 0]
         top = xp.take_along_axis(d, pivot, -1)
         is_left = top > least
         # what a loop's body hears means nothing outside it
@@ -398,8 +398,8 @@ def factor_by_blocks(
         C = adjoint(xp, columns(K, pivots))  # K[S, :]
         if start:
             known = rows[..., :start, :]
-            C = C - xp.matmul(adjoint(xp, _at(xp, known, pivots)), known)  # - F[S] F^H
-        core = hermitian(xp, _at(xp, C, pivots))
+            C = C - xp.matmul(adjoint(xp, take_columns(xp, known, pivots)), known)  # - F[S] F^H
+        core = hermitian(xp, take_columns(xp, C, pivots))
         L, ok = xp.cholesky(core + xp.astype(little, K.dtype)[..., None] * eye_like(xp, core))
         L = xp.where(ok[..., None, None], L, eye_like(xp, core))
         new = xp.solve_triangular(L, C, lower=True)  # L^-1 C
@@ -412,12 +412,6 @@ def factor_by_blocks(
         lowest, d = xp.minimum(lowest, below), xp.maximum(d, 0 * d)
         rows = set_rows(rows, (..., slice(start, start + size), slice(None)), new)
     return adjoint(xp, rows), d, lowest
-
-
-def _at(xp: Any, X: Array, places: Array) -> Array:
-    """The columns of X in these places, (*batch, k)."""
-    places = xp.broadcast_to(places[..., None, :], (*X.shape[:-1], places.shape[-1]))
-    return xp.take_along_axis(X, places, axis=-1)
 
 
 def drawn(xp: Any, weights: Array, u: Array) -> Array:
