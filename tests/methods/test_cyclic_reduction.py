@@ -120,3 +120,15 @@ def test_determinants_in_single_precision_are_right_to_single_precision(family: 
     if family == "banded":
         T = co.Banded([*rows, 0 * ones[2:]], [-1, 0, 1, 2])
     assert co.logdet(T) == pytest.approx(np.log(n + 1), rel=1e-5)
+
+
+@pytest.mark.parametrize("ratio", [1e-7, 1e-2])
+def test_right_sides_finer_than_the_matrix_are_solved_to_their_own_precision(
+    few_rows: None, ratio: float
+) -> None:
+    torch = pytest.importorskip("torch")
+    T = co.Tridiagonal(*(torch.as_tensor(x).float() for x in dominated(300, ratio)))
+    b = torch.ones(300, dtype=torch.float64)
+    with pretended():
+        x = co.inv(T) @ b
+    assert torch.linalg.vector_norm(T @ x - b) <= 1e-14 * torch.linalg.vector_norm(b)

@@ -85,6 +85,20 @@ def test_a_batch_draws_pivots_of_its_own_for_each_matrix() -> None:
         np.testing.assert_allclose(each, alone, atol=1e-9)
 
 
+@pytest.mark.parametrize("factory", [co.RPCholesky, co.PivotedCholesky, co.Nystrom])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_one_matrix_with_a_batch_of_noises_has_a_batch_of_preconditioners(
+    factory: Any, framework: str
+) -> None:
+    K, d = kernel(20, framework), to(np.random.default_rng(0).uniform(0.5, 1, (3, 20)), framework)
+    for noise in (co.Diagonal, lambda d: co.Scaled(d[..., 0], co.Identity(20))):
+        M = factory(10)(co.PSD(K + noise(d)))
+        alone = [factory(10)(co.PSD(K + noise(each))) for each in d]
+        np.testing.assert_allclose(host(M), np.stack(list(map(host, alone))), atol=1e-4)
+        logarithms = list(map(co.logdet, alone))
+        np.testing.assert_allclose(np.asarray(co.logdet(M)), logarithms, atol=1e-4)
+
+
 def test_repeated_points_outliers_and_low_ranks_do_no_harm() -> None:
     x = np.concatenate([np.zeros((80, 2)), points(40, 2), [[1e3, 1e3]]])
     A = co.PSD(co.Kernel(gp.rbf, x, parameters=(1.0, 1.0))) + 0.01 * co.Identity(121)

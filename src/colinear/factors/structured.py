@@ -12,7 +12,6 @@ from ..backends import shared as _banded
 from ..backends.shared import by_columns
 from ..info import planning
 from ..methods import cyclic_reduction
-from ..methods.cyclic_reduction import dominance, levels_of
 from ..operators import (
     BlockDiag,
     Dense,
@@ -127,11 +126,10 @@ class TridiagonalFactor(LinearOperator):
     _conj = conjugate_leaves
 
     def _matmat(self, X: Array) -> Array:
-        xp, levels = namespace_of(X), self.levels
-        l, d, u = rows = self.lower, self.diag, self.upper
+        xp, rows, levels = namespace_of(X), (self.lower, self.diag, self.upper), self.levels
         if levels is None or xp.is_traced(X) or xp.is_differentiated(X, *rows):
             return xp.solve_tridiagonal(*rows, X)
-        return by_columns(lambda X: cyclic_reduction.solve(xp, l, d, u, X, levels), X)
+        return by_columns(lambda X: cyclic_reduction.solve(xp, *rows, X, levels), X)
 
     def _residual_bound(self, X: Array, B: Array) -> float | None:
         return bound_of_tridiagonal((self.lower, self.diag, self.upper), X, B)
@@ -147,22 +145,24 @@ ROUNDINGS = 4  # by which a row counts as dominated by its diagonal entry all th
 
 def tridiagonal_factor(A: Any) -> LinearOperator:
     """A^-1 of a tridiagonal A."""
-    return TridiagonalFactor._of(*A.diagonals, levels_on_device(A, A.xp.eps(A.dtype)))
+    return TridiagonalFactor._of(*A.diagonals, levels_on_device(A))
 
 
-def levels_on_device(A: Any, eps: float) -> int | None:
-    """The levels of the cyclic reduction that solves with a tridiagonal A on a device, in this
-    precision. None where the host eliminates: not unless each row, or each column, is seen to be
-    dominated by its diagonal entry, so that no exchanges are needed."""
+def levels_on_device(A: Any) -> int | None:
+    """The levels of the cyclic reduction that solves with a tridiagonal A on a device, in double
+    precision, which right sides may have. None where the host eliminates: not unless each row, or
+    each column, is seen to be dominated by its diagonal entry, so that no exchanges are needed."""
     xp, n = A.xp, A.shape[-1]
     if n < FEWEST_ROWS or A.batch_shape or xp.is_functional or planning() or A.dtype.itemsize == 2:
         return None
     if not is_unseen(A.diag) or has_traced(A) or records_derivatives(A):
         return None
-    ratios = once_in_call(A, "_dominance", lambda: xp.fetch(dominance(xp, *A.diagonals)))
+    ratios = once_in_call(
+        A, "_dominance", lambda: xp.fetch(cyclic_reduction.dominance(xp, *A.diagonals))
+    )
     most = 1 + ROUNDINGS * xp.eps(A.dtype)
     ratio = min((float(x) for x in ratios if x <= most), default=None)
-    return None if ratio is None else levels_of(n, ratio, eps)
+    return None if ratio is None else cyclic_reduction.levels_of(n, ratio, xp.eps(xp.float64))
 
 
 class BandedFactor(LinearOperator):

@@ -261,7 +261,7 @@ class Kernel(LinearOperator, init=False):
         the way."""
         m, n = self.shape[-2:]
         bytes_per_row = n * (self.X.shape[-1] + 2) * 8 * math.prod(self.parameter_batch)
-        return min(m, self.block or max(1, int(memory_of_block(self)) // bytes_per_row))
+        return min(m, self.block or max(1, int(memory_of_block(self)) // max(1, bytes_per_row)))
 
     def _by_blocks(self, V: Array | None) -> Array:
         """K V, or K itself without V: a loop over all blocks of all batch elements, one compiled

@@ -15,6 +15,7 @@ from ..errors import BackendError, DtypeError, MethodError, ShapeError
 from ..functions.common import array_like, low_rank_sides, operands_in_context
 from ..functions.diagonal import diag
 from ..info import recording, report
+from ..methods.basis import take_columns
 from ..operators import (
     Dense,
     Kernel,
@@ -61,8 +62,7 @@ def columns_of_dense(A: Any, i: Array) -> Array:
     xp, batch = A.xp, broadcast_batches(A.batch_shape, i.shape[:-1])
     if not batch:
         return xp.take(A.A, i, axis=-1)
-    places = xp.broadcast_to(i[..., None, :], (*batch, A.shape[-2], i.shape[-1]))
-    return xp.take_along_axis(xp.broadcast_to(A.A, (*batch, *A.shape[-2:])), places, -1)
+    return take_columns(xp, xp.broadcast_to(A.A, (*batch, *A.shape[-2:])), i)
 
 
 def is_single(A: LinearOperator) -> bool:

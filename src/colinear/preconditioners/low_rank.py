@@ -16,7 +16,6 @@ from ..backends import (
     eye_like,
     hermitian,
     inner_products,
-    namespace_of,
     positive_or_one,
     program,
 )
@@ -25,8 +24,8 @@ from ..factors.structured import CorrectedDiagonal
 from ..functions.common import ignore_float_errors, in_context
 from ..functions.diagonal import diag
 from ..info import recording
-from ..methods.basis import put
-from ..operators import Diagonal, Identity, LinearOperator, LowRank, ScaledIdentity, Sum
+from ..methods.basis import put, take_columns
+from ..operators import Diagonal, LinearOperator, LowRank, ScaledIdentity, Sum
 from ..operators.context import kind_of
 from ..properties import PD
 from ..rates import memory_of_block
@@ -80,7 +79,8 @@ def corrected(xp: Any, U: Array, D: LinearOperator) -> tuple[Array, Array, Array
     d = d * xp.astype(c, d.dtype)[..., None]
     if is_wider or eps < FINE:
         L = xp.cholesky(C / xp.astype(c, work)[..., None, None] + eye_like(xp, C))[0]
-        W, start, set_rows = xp.zeros(U.shape, **kind_of(U)), 0, setter(xp, U, d)
+        W, start = xp.zeros((*d.shape, U.shape[-1]), **kind_of(U)), 0
+        set_rows = setter(xp, U, d)
         for X in scaled(d):
             some = slice(start, start + X.shape[-2])
             Q = adjoint(xp, xp.solve_triangular(L, adjoint(xp, X), lower=True))  # D^-1/2 U L^-H
@@ -88,7 +88,7 @@ def corrected(xp: Any, U: Array, D: LinearOperator) -> tuple[Array, Array, Array
             W = set_rows(W, (..., some, slice(None)), xp.astype(Q / root, U.dtype))
             start = some.stop
     else:
-        same = xp.broadcast_to(eye_like(xp, U), (*U.shape[:-2], *(U.shape[-1:] * 2)))
+        same = xp.broadcast_to(eye_like(xp, U), (*d.shape[:-1], *(U.shape[-1:] * 2)))
         root = xp.astype(xp.sqrt(d), U.dtype)[..., None]
         Q, L = xp.qr(xp.concat([U / root, same], axis=-2))
         W = Q[..., : U.shape[-2], :] / root
@@ -159,20 +159,17 @@ class Nystrom(Preconditioner):
         U, values = compiled(approximation, K, min(self.rank, n), self.seed)
         if isinstance(D, Diagonal) and self.shift is None:
             return inverse_of_sum(A, U * xp.sqrt(values)[..., None, :], D)
-        given: Any = self.shift if self.shift is not None else 0.0 if D is None else _multiple(D)
+        given: Any = self.shift or 0.0
+        if self.shift is None and D is not None:
+            given = xp.real(diag(in_context(D, A))[..., 0])
         # Without a shift the last eigenvalue found may be rounding: what lies below that is not
         # told from it.
         rounding = xp.eps(values.dtype) * math.sqrt(n) * xp.max(values, axis=-1)
-        given = given if namespace_of(given) is None else xp.real(given)
         c = positive_or_one(xp, xp.maximum(given + 0 * rounding, rounding))
         last = values[..., -1] + c  # outside the range of U
         P = PD(Sum(LowRank(U * xp.sqrt(values - values[..., -1:])[..., None, :]), _shift(A, last)))
         core = xp.make_diagonal(1 / (values + c[..., None]) - 1 / last[..., None])
         return Inverse(P, PD(Sum(LowRank(U, core=xp.astype(core, A.dtype)), _shift(A, 1 / last))))
-
-
-def _multiple(D: Any) -> Any:
-    return 1.0 if isinstance(D, Identity) else D.c if isinstance(D, ScaledIdentity) else D.scalar
 
 
 def _shift(A: LinearOperator, c: Array) -> LinearOperator:
@@ -277,6 +274,7 @@ def partial_factor(
     """
     xp, device = K.xp, K._context.device
     d = xp.real(diag(K))
+    lowest, d = xp.min(d, axis=-1), xp.maximum(d, 0 * d)
     numbers = xp.arange(K.shape[-1], device=device)
     # what remains of a matrix of lower rank: nothing
     least = K.shape[-1] * xp.eps(d.dtype) * xp.max(d, axis=-1, keepdims=True)
@@ -284,24 +282,26 @@ def partial_factor(
 
     def step(i: Any, state: Any) -> Any:
         rows, d, lowest = state
-        pivot = (
-            xp.argmax(d, axis=-1) if draws is None else drawn(xp, d, draws[..., i, None])[..., 0]
-        )
-        here = xp.broadcast_to(pivot[..., None, None], (*rows.shape[:-1], 1))
-        known = xp.matmul(xp.matrix_transpose(rows), xp.conj(xp.take_along_axis(rows, here, -1)))[
-            ..., 0
-        ]  # L L^H e_p
-        top = xp.take_along_axis(d, pivot[..., None], -1)
+        if draws is None:
+            pivot = xp.argmax(d, axis=-1)[..., None]
+        else:
+            pivot = drawn(xp, d, draws[..., i, None])
+        # L L^H e_p
+        known = xp.matmul(xp.matrix_transpose(rows), xp.conj(take_columns(xp, rows, pivot)))[..., 0]
+        top = xp.take_along_axis(d, pivot, -1)
         is_left = top > least
         # what a loop's body hears means nothing outside it
         with recording() if xp.name == "jax" else contextlib.nullcontext():
-            entries = columns(K, pivot[..., None])[..., 0]
-        new = xp.where(is_left, (entries - known) / xp.sqrt(xp.where(is_left, top, 1)), 0)
-        d = xp.where(numbers == pivot[..., None], 0, d - xp.abs(new) ** 2)
-        lowest = xp.minimum(lowest, xp.min(d, axis=-1))
+            entries = columns(K, pivot)[..., 0]
+        # a column of which nothing is left on the diagonal has nothing beside it either
+        rest = entries - known
+        rest = rest / xp.sqrt(positive_or_one(xp, xp.where(is_left, top, 2 * least)))
+        new, is_pivot = xp.where(is_left, rest, 0), numbers == pivot
+        below, d = (xp.where(is_pivot, 0, d - xp.abs(x) ** 2) for x in (rest, new))
+        lowest = xp.minimum(lowest, xp.min(below, axis=-1))
         return xp.set_at(rows, (..., i, slice(None)), new), xp.maximum(d, 0 * d), lowest
 
-    rows, d, lowest = xp.fori_loop(rank, step, (rows, xp.maximum(d, 0 * d), xp.min(d, axis=-1)))
+    rows, d, lowest = xp.fori_loop(rank, step, (rows, d, lowest))
     return xp.matrix_transpose(rows), d, lowest
 
 
@@ -398,25 +398,20 @@ def factor_by_blocks(
         C = adjoint(xp, columns(K, pivots))  # K[S, :]
         if start:
             known = rows[..., :start, :]
-            C = C - xp.matmul(adjoint(xp, _at(xp, known, pivots)), known)  # - F[S] F^H
-        core = hermitian(xp, _at(xp, C, pivots))
+            C = C - xp.matmul(adjoint(xp, take_columns(xp, known, pivots)), known)  # - F[S] F^H
+        core = hermitian(xp, take_columns(xp, C, pivots))
         L, ok = xp.cholesky(core + xp.astype(little, K.dtype)[..., None] * eye_like(xp, core))
         L = xp.where(ok[..., None, None], L, eye_like(xp, core))
         new = xp.solve_triangular(L, C, lower=True)  # L^-1 C
+        # nor has a positive semidefinite K a block without a Cholesky factor
+        below = xp.min(d - xp.sum(xp.abs(new) ** 2, axis=-2), axis=-1)
+        below = xp.minimum(below, xp.where(ok, below, -xp.max(d, axis=-1)))
         is_left = (xp.real(xp.diagonal(L)) ** 2 > 2 * little) & ok[..., None]
         new = xp.where(is_left[..., None], new, 0)
         d = d - xp.sum(xp.abs(new) ** 2, axis=-2)
-        # a block that has no Cholesky factor shows that K is not positive semidefinite
-        below = xp.where(ok, xp.min(d, axis=-1), -xp.max(d, axis=-1))
         lowest, d = xp.minimum(lowest, below), xp.maximum(d, 0 * d)
         rows = set_rows(rows, (..., slice(start, start + size), slice(None)), new)
     return adjoint(xp, rows), d, lowest
-
-
-def _at(xp: Any, X: Array, places: Array) -> Array:
-    """The columns of X in these places, (*batch, k)."""
-    places = xp.broadcast_to(places[..., None, :], (*X.shape[:-1], places.shape[-1]))
-    return xp.take_along_axis(X, places, axis=-1)
 
 
 def drawn(xp: Any, weights: Array, u: Array) -> Array:

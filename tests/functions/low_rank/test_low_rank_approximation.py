@@ -244,3 +244,18 @@ def test_products_that_fail_fail_the_approximation(name: str) -> None:
     hard = co.opaque(co.PSD(co.Diagonal(xp.asarray(np.logspace(0, 6, 30)))))
     inverse = co.opaque(co.PSD(co.inv(hard, co.CG(max_iters=4))))
     assert co.nystrom(inverse, 3, info=True)[1].status is co.Status.MAX_ITERATIONS
+
+
+@pytest.mark.parametrize("rank", [5, 300])
+@pytest.mark.parametrize("zeros", [1, 300])
+def test_columns_beside_a_zero_diagonal_show_that_an_operator_is_indefinite(
+    rank: int, zeros: int
+) -> None:
+    x = np.linspace(0, 1, 300)
+    K = np.exp(-abs(x[:, None] - x))
+    singular = K.copy()
+    singular[:zeros] = singular[:, :zeros] = 0
+    assert not co.rp_cholesky(co.PSD(singular), rank, info=True)[1].failed
+    K[range(zeros), range(zeros)] = 0
+    _, info = co.rp_cholesky(co.PSD(K), rank, info=True)
+    assert info.status is co.Status.NOT_POSITIVE_DEFINITE

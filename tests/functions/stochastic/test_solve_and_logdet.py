@@ -9,7 +9,7 @@ import pytest
 
 import colinear as co
 from colinear import gp
-from colinear.functions.stochastic.control import trace_of_preconditioned
+from colinear.functions.stochastic.control import Known, controlled, trace_of_preconditioned
 from colinear.functions.stochastic.solve_and_logdet import usual
 from colinear.preconditioners import as_preconditioner
 from colinear.testing import count_matvecs
@@ -151,6 +151,11 @@ def test_failures_are_told() -> None:
     bad = co.opaque(co.PSD(co.Dense(np.diag(np.linspace(-1, 1, 40)))))
     _, info = co.solve_and_logdet(bad, Y, co.SLQ(10), info=True)
     assert info.status is co.Status.NOT_POSITIVE_DEFINITE
+    bad = co.PSD(matrix(1.0) - np.eye(40))
+    (_, value), info = co.solve_and_logdet(
+        bad, Y, co.SLQ(10, preconditioner=co.RPCholesky(4)), info=True
+    )
+    assert info.failed and np.isnan(value) and info.error == np.inf
     hard = co.opaque(co.PSD(co.Diagonal(np.logspace(-8, 8, 40))))
     with pytest.warns(co.ConvergenceWarning):
         co.solve_and_logdet(hard, Y, co.SLQ(10, max_iters=10))
@@ -160,6 +165,24 @@ def test_failures_are_told() -> None:
         co.solve_and_logdet(co.opaque(co.Dense(np.triu(matrix(1.0)))), Y, co.SLQ())
     with pytest.raises(co.ShapeError, match="square"):
         co.solve_and_logdet(np.ones((3, 4)), np.ones(3))
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 4, 4), (2, 0, 0)])
+@pytest.mark.parametrize("preconditioner", [None, co.RPCholesky(2)])
+def test_nothing_has_a_determinant_of_one(shape: tuple[int, ...], preconditioner: Any) -> None:
+    A = co.PSD(np.zeros(shape)) + co.Identity(shape[-1])
+    method = co.SLQ(preconditioner=preconditioner)
+    (x, value), info = co.solve_and_logdet(A, np.ones((*shape[:-1], 3)), method, info=True)
+    assert x.shape == (*shape[:-1], 3) and value.shape == info.error.shape == shape[:-2]
+    assert not info.failed and not value.any()
+
+
+def test_a_kernel_of_no_points_is_solved_and_explained() -> None:
+    K = co.PSD(co.Kernel(lambda x, y: x @ y.T, np.zeros((0, 2)))) + co.Identity(0)
+    for method in (None, co.SLQ()):
+        assert co.solve_and_logdet(K, np.ones(0), method)[1] == 0
+        assert "0x0" in str(co.explain(co.solve_and_logdet, K, b=np.ones(0), method=method))
+    assert "0x0" in str(co.explain(co.solve, K))
 
 
 def test_batches_of_operators() -> None:
@@ -241,3 +264,40 @@ def test_a_small_rank_has_an_exact_trace() -> None:
     )
     exact = np.trace(co.RPCholesky(100)(A).to_dense() @ A.to_dense())
     assert abs(many.mean - exact) <= 4 * np.sqrt(many.variance) + 1e-8
+
+
+@pytest.mark.parametrize("probes", [8, 32])
+@pytest.mark.parametrize("outliers", [1, 20])
+def test_a_known_trace_promises_no_smaller_an_error_than_the_vectors_show(
+    probes: int, outliers: int
+) -> None:
+    # as many sets of vectors as it takes to see the deviations
+    draw = np.random.default_rng(0)
+    values = 1 + draw.exponential(0.5, 300)
+    values[:outliers] = draw.uniform(10, 100, outliers)
+    squares = draw.standard_normal((1000, probes, 300)) ** 2
+    squares *= 300 / squares.sum(-1, keepdims=True)
+    forms, others = squares @ np.log(values), squares @ values
+    exact = np.log(values).sum()
+    known = Known(np.full(1000, values.sum()), np.zeros(1000), 0)
+    mean, error = controlled(co.backends.get("numpy"), forms, others, np.isfinite(forms), known)
+    plain = forms.std(axis=-1, ddof=1) / np.sqrt(probes)
+    deviations = (np.std((x - exact) / e) for x, e in ((mean, error), (forms.mean(-1), plain)))
+    assert next(deviations) <= 1.05 * next(deviations)
+    assert np.std(mean - exact) < np.std(forms.mean(-1) - exact)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_preconditioner_in_half_precision_leaves_the_run_in_single(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    K = torch.as_tensor(np.exp(-SQUARES / 2)).to(getattr(torch, dtype))
+    A = co.PSD(K) + 0.25 * co.Identity(40)
+    exact = np.linalg.slogdet(K.double().numpy() + 0.25 * np.eye(40))[1]
+    rounding = 40 * float(torch.finfo(K.dtype).eps)
+    for preconditioner in (co.Jacobi(), co.RPCholesky(8), co.Nystrom(8)):
+        method = co.SLQ(preconditioner=preconditioner)
+        (x, value), info = co.solve_and_logdet(A, torch.ones(40, dtype=K.dtype), method, info=True)
+        alone, other = co.logdet(A, method, info=True)
+        assert not info.failed and not other.failed and x.dtype == value.dtype == K.dtype
+        assert abs(float(value) - exact) <= 4 * float(info.error) + rounding
+        assert abs(float(alone) - exact) <= 4 * float(other.error) + rounding

@@ -65,7 +65,7 @@ LARGE_TOEPLITZ = 512  # rows from which elimination of displacements is faster t
 def slogdet_tridiagonal(A: Any, method: Any) -> Determinant:
     """det T = ± ∏ u_ii for T = P L U, elimination along three diagonals"""
     xp = A.xp
-    if (levels := levels_on_device(A, xp.eps(xp.float64))) is not None:
+    if (levels := levels_on_device(A)) is not None:
         # in double precision, since what a pivot is off by counts n times
         wide = xp.result_type(A.dtype, xp.float64)
         lower, diag, upper = (xp.astype(d, wide) for d in A.diagonals)

@@ -202,7 +202,9 @@ def nearest(A: LinearOperator) -> Near | None:
             is_positive = bool(part.properties & POSITIVE_SEMIDEFINITE)
             return Near(words, is_positive, partial(inverse_of_part, part.detach()))
     K, D = makers.base.split_shift(A)
-    if D is None or not A.properties & POSITIVE_SEMIDEFINITE or not makers.base.reads_columns(K):
+    if D is None or not A.properties & POSITIVE_SEMIDEFINITE or 0 in A.shape:
+        return None
+    if not makers.base.reads_columns(K):
         return None
     # To read and orthogonalise so many columns costs as much as a product or two.
     factory = makers.PivotedCholesky(min(A.shape[-1], round(2 * math.sqrt(A.shape[-1]))))

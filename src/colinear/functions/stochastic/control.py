@@ -12,6 +12,7 @@ where a run takes as many as it has steps.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from ...backends import Array, without_zeros
@@ -62,7 +63,12 @@ def controlled(
     xp: Any, forms: Array, others: Array, good: Array, known: Known
 ) -> tuple[Array, Array]:
     """The mean of the good `forms`, (*batch, probes), and its standard error, by regression on
-    `others` beside them, whose mean is known."""
+    `others` beside them, whose mean is known.
+
+    The slope comes from the same probes and makes what is left of them small, most of all where one
+    has much weight h in it. So each is taken as it would be left by the slope of the others, e / (1 -
+    h): HC3 (MacKinnon and White 1985).
+    """
     used = without_zeros(xp, xp.sum(xp.astype(good, forms.dtype), axis=-1))
 
     def centred(x: Array) -> tuple[Array, Array]:
@@ -76,7 +82,9 @@ def controlled(
     # what is not finite, which products of the run need not be, corrects nothing
     is_known = xp.isfinite(known.mean) & xp.isfinite(slope)
     slope, away = xp.where(is_known, slope, 0), xp.where(is_known, other - known.mean, 0)
-    left = xp.sum((f - slope[..., None] * q) ** 2, axis=-1)
-    of_known = xp.where(is_known, slope**2 * known.variance, 0)
-    variance = left / (used * xp.maximum(used - 2, 0 * used + 1)) + of_known
-    return mean - slope * away, xp.sqrt(variance)
+    share = q / without_zeros(xp, size)[..., None]
+    left = f - slope[..., None] * q  # e
+    left = left / xp.maximum(1 - 1 / used[..., None] - share * q, xp.eps(q.dtype) ** 0.5)
+    variance = xp.sum(((1 / used[..., None] - away[..., None] * share) * left) ** 2, axis=-1)
+    variance = variance + xp.where(is_known, slope**2 * known.variance, 0)
+    return mean - slope * away, xp.sqrt(xp.where(used > 2, variance, math.inf))

@@ -30,7 +30,6 @@ from ...methods.sampling import (
 )
 from ...operators import Diagonal, LinearOperator, LowRank, Sum
 from ...operators.autograd_products import directional, pullback
-from ...operators.context import kind_of
 from ...operators.sparse_algebra import DIAGONAL
 from ...preconditioners import as_preconditioner
 from ...properties import SELF_ADJOINT
@@ -39,10 +38,6 @@ from ..common import filled, ignore_float_errors, in_context, report_all, to_res
 from ..matrix_functions.spectra import LOG, Scalar, closed_over, refuse_derivative
 from .estimators import computing_dtype, is_traced, missed_tolerance
 from .quadrature_run import HOST, on_host, quadrature, traced_quadrature
-
-# Stochastic Lanczos quadrature: log-determinants and traces of functions of self-adjoint A, with
-# error bars.
-
 
 ROOM = 1 << 24  # numbers in a block of random vectors
 IDENTITY = Scalar("trace", lambda xp, x: x, principal=False)
@@ -298,7 +293,8 @@ def sampled(
 ) -> tuple[Callable[[Any, tuple[int, ...]], Array], Array]:
     """For M = P^-1: a function that draws vectors P^1/2 w, w standard normal, and log det P."""
     xp = A.xp
-    normal = functools.partial(xp.normal, **kind_of(A))
+    dtype = computing_dtype(A)
+    normal = functools.partial(xp.normal, dtype=dtype, device=A._context.device)
     if isinstance(M, Diagonal):
         root = xp.sqrt(1 / xp.real(M.d))
         return lambda gen, shape: root[..., :, None] * normal(gen, shape), -determinant.logdet(M)
@@ -311,7 +307,7 @@ def sampled(
             f"SLQ: the preconditioner {type(M).__name__} has no known determinant. Use Jacobi(), "
             "RPCholesky(rank), PivotedCholesky(rank) or Nystrom(rank)."
         )
-    root, U = xp.sqrt(xp.real(diagonal.diag(in_context(flat[0], A)))), low[0].U
+    root, U = xp.sqrt(xp.real(diagonal.diag(in_context(flat[0], A)))), xp.astype(low[0].U, dtype)
 
     def drawn(gen: Any, shape: tuple[int, ...]) -> Array:
         inner = (*shape[:-2], U.shape[-1], shape[-1])

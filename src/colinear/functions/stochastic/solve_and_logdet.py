@@ -13,7 +13,7 @@ from ...dispatch import Choice, Cost, function
 from ...errors import MethodError, ShapeError
 from ...factors.inverse import Inverse
 from ...factors.iterated import one_of_each, solve_for_derivative
-from ...info import recording
+from ...info import Info, recording, report
 from ...methods import CG, SLQ, Auto, Cholesky, Method, fitting
 from ...methods.loop import show
 from ...methods.quadrature import LOOSEST, Solved, cg_quadrature
@@ -229,6 +229,10 @@ def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Arr
             'SLQ: bounds are for logdet without derivatives; use quadrature="gauss" here.'
         )
     xp, fixed = A.xp, A.detach()
+    if 0 in A.shape:
+        zero = filled(A, 0.0, *A.batch_shape)
+        report(Info(error=zero, matvecs=0, method="SLQ"))
+        return B, zero
     M, directions, logarithm = prepared(fixed, method)
     tol = math.sqrt(xp.eps(computing_dtype(A)))
     limit = method.max_iters or max(10 * A.shape[-1], 100)
