@@ -40,6 +40,8 @@ def condition(M: Any, A: Any) -> float:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("block", [None, 1, 7, 100])
 def test_it_makes_the_condition_that_of_the_rest(framework: str, block: int | None) -> None:
+    if framework == "jax" and block == 1:
+        pytest.skip("each of sixty blocks is compiled")
     A = kernel(150, framework) + 0.01 * co.Identity(150)
     M = co.RPCholesky(60, block)(A)
     assert M.isa(co.PD) and condition(M, A) < 40 < condition(co.Identity(150), A) / 50
