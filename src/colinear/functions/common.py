@@ -464,9 +464,17 @@ def peek_at(c: Any) -> Any:
     return c if xp is None else xp.peek(c)
 
 
-def has_no_zero(x: Array) -> bool:
-    """Whether no number is zero; taken for granted where values cannot be seen at no cost."""
-    values = namespace_of(x).peek(x)
+def seen_numbers(c: Any) -> Any:
+    """A number, or an array of them, as NumPy's; None where values are not to be looked at. What is
+    then taken for granted is looked at when the call is run again."""
+    xp = namespace_of(c)
+    values = c if xp is None else seen_value(xp, c)
+    return None if values is None else np.asarray(values)
+
+
+def has_no_zero(x: Any) -> bool:
+    """Whether no number is zero; taken for granted where values are not to be looked at."""
+    values = seen_numbers(x)
     return values is None or bool((values != 0).all())
 
 

@@ -243,8 +243,7 @@ def _is_regular(B: Any) -> bool:
     """Whether B is diagonal, and no zero is seen there."""
     if not isinstance(B, Identity | ScaledIdentity | Diagonal):
         return False
-    d = B.d if isinstance(B, Diagonal) else scalar_of(B)
-    return d != 0 if namespace_of(d) is None else has_no_zero(d)
+    return has_no_zero(B.d if isinstance(B, Diagonal) else scalar_of(B))
 
 
 def gram(A: LinearOperator) -> LinearOperator:
