@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..backends import Array, get, namespace_of, positive_or_one, program
@@ -22,7 +22,7 @@ from ..operators.terms import NOT_A_SUM, minibatch, term_count
 from ..properties import POSITIVE_SEMIDEFINITE
 from ..rates import share_of_memory
 from ..status import Status, combine, deliver, failed
-from .inverse import TURNED, inverse_context, shape_of
+from .inverse import TURNED, Inverse, inverse_context, shape_of
 
 # Iterations that multiply with operators whose products are iterations themselves: is the answer
 # judged by products that failed?
@@ -325,6 +325,16 @@ def _call(key: tuple[Any, ...], objects: Sequence[Any]) -> tuple[Any, ...]:
 
 # It runs by what stands here.
 from . import iterated
+
+
+def with_runs(X: Any, change: Callable[[Any], Any]) -> Any:
+    """An inverse whose iterations are changed; not those of its parts, if it is composed of some."""
+    if isinstance(X, Inverse):
+        return X._replace(factor=with_runs(X.factor, change))
+    if isinstance(X, iterated.Attempts):
+        return iterated.Attempts._of(tuple(change(each) for each in X.attempts))
+    return change(X) if isinstance(X, iterated.Iterated) else X
+
 
 # The terms of an operator as a stochastic method draws from them.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..backends import Array, Norm, get, is_array, mesh_module, namespace_of
 from ..errors import ShapeError, TooLargeError
-from ..info import Info, report
+from ..info import Info, recording, report
 from ..operators import (
     Dense,
     Diagonal,
@@ -26,7 +26,16 @@ from ..operators.context import kind_of
 from ..operators.tree import inside_out
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ..rates import memory_to_form, share_of_memory
-from ..status import Status, failed, first_failure, is_finite, is_unseen, state, take_for_granted
+from ..status import (
+    Status,
+    combine,
+    failed,
+    first_failure,
+    is_finite,
+    is_unseen,
+    state,
+    take_for_granted,
+)
 
 # Arrays as the functions see them: as matrices, in which precision, and whether their values can
 # be looked at.
@@ -340,6 +349,14 @@ def report_all(reports: Sequence[Info]) -> None:
         report(info)
 
 
+def with_status(xp: Any, compute: Callable[[], Any]) -> tuple[Any, Array]:
+    """What is computed, and the worst status that it reports as an array: for a branch of a program,
+    out of which reports do not come."""
+    with recording() as reports:
+        found = compute()
+    return found, xp.asarray(combine([info._status for info in reports]), dtype=np.int32)
+
+
 def have_failed(reports: Sequence[Info]) -> bool:
     """Whether a failure is known to be among the reports."""
     return any(failed(info._status) is True for info in reports)
@@ -354,15 +371,6 @@ def report_values(xp: Any, x: Array) -> None:
     if not xp.is_traced(x):  # else the worst of all statuses is one reduction, instead of these two
         smallest, largest = xp.min(size, axis=-1), xp.max(size, axis=-1)  # NaN, where one is
     report_failure(xp, (largest < math.inf, Status.NONFINITE), (smallest != 0, Status.SINGULAR))
-
-
-def report_status(xp: Any, status: Array, **details: Any) -> None:
-    """Report a status if it is bad, or if it cannot be seen yet."""
-    values = seen_value(xp, status)
-    if values is None:
-        report(Info(status, **details))
-    elif values.size and values.max() > 0:
-        report(Info(Status(int(values.max())), **details))
 
 
 def report_failure(xp: Any, *conditions: tuple[Any, Status], **details: Any) -> None:
@@ -381,11 +389,6 @@ def report_failure(xp: Any, *conditions: tuple[Any, Status], **details: Any) -> 
     status = first_failure(xp, *conditions)
     if status is not Status.SUCCESS:
         report(Info(status, **details))
-
-
-def outcome(xp: Any, fine: Array, failure: Status) -> Array:
-    """SUCCESS where all is fine, elsewhere the failure."""
-    return xp.where(fine, int(Status.SUCCESS), int(failure))
 
 
 def report_finite(xp: Any, x: Array, **details: Any) -> None:
@@ -456,6 +459,14 @@ def _is_of_unseen_sign(A: Any) -> bool:
         x = A.d if isinstance(A, Diagonal) else getattr(A, "c", None)
     xp = namespace_of(x)
     return xp is not None and not xp.is_complex(x) and not xp.is_traced(x) and is_unseen(x)
+
+
+def passes(xp: Any, test: Callable[[Any], Any], x: Array) -> bool | None:
+    """Whether values pass a test, which those on a device are taken to do: the call is run again if
+    they do not. None where that cannot be told, under tracing say."""
+    if not is_unseen(x):
+        return bool(test(host_value(xp, x)))
+    return take_for_granted(test, x) or None
 
 
 def peek_at(c: Any) -> Any:

@@ -39,6 +39,7 @@ from ..common import (
     real_or_complex,
     report_all,
     to_result_dtype,
+    with_status,
 )
 from ..solve.cost import products_cost
 from ..spectrum.order import is_affordable
@@ -295,13 +296,8 @@ class KrylovFunction:
 def or_formed(xp: Any, reports: list[Info], Y: Array, formed: Callable[[], Array]) -> Array:
     """Y of a run with these reports, or `formed()`, found with the matrix, where their status, which
     a program has yet to see, is a failure."""
-    status = xp.asarray(combine([info._status for info in reports]))
-
-    def by_matrix() -> tuple[Array, Array]:
-        with recording() as inner:
-            found = xp.astype(formed(), Y.dtype)
-        return found, xp.asarray(combine([info._status for info in inner]), dtype=status.dtype)
-
+    status = xp.asarray(combine([info._status for info in reports]), dtype=np.int32)
+    by_matrix = lambda: with_status(xp, lambda: xp.astype(formed(), Y.dtype))
     Y, status = xp.cond(status >= int(FIRST_FAILURE), by_matrix, lambda: (Y, status))
     matvecs = sum(info.matvecs for info in reports)
     report(Info(status, matvecs=matvecs, method=reports[0].method))

@@ -220,21 +220,15 @@ def _principal_input(xp: Any, f: Scalar, x: Array, positive: bool, negligible: f
             report(Info(Status.FELL_BACK, message=message))
     else:
         # most are positive, though nobody said so
-        is_empty = 0 in x.shape
-        if is_unseen(x) and (is_empty or take_for_granted(_is_nowhere_negative, _least(xp, x))):
+        is_positive = lambda least: not least < 0
+        if is_unseen(x) and (
+            0 in x.shape or take_for_granted(is_positive, xp.min(xp.stop_gradient(x)))
+        ):
             return x
         negative = host_value(xp, x < 0)  # it decides on the dtype
     if negative is not None and not negative.any():
         return x
     return xp.astype(x, xp.complex_dtype(x.dtype))
-
-
-def _least(xp: Any, x: Array) -> Array:
-    return xp.min(xp.stop_gradient(x))
-
-
-def _is_nowhere_negative(least: Any) -> bool:
-    return not least < 0
 
 
 # Kronecker products and sums of self-adjoint factors, and functions of them where derivatives are

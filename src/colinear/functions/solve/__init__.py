@@ -14,7 +14,7 @@ from ...dispatch import Choice, Cost, Rule, algorithm_of, function, why_whole
 from ...errors import ShapeError
 from ...factors.inverse import Implicit, Inverse
 from ...factors.iterated import Attempts, Iterated
-from ...factors.runs import multiplies_by_iteration
+from ...factors.runs import multiplies_by_iteration, with_runs
 from ...info import Info, counts, is_detailed, recording, report, reported
 from ...methods import Auto, Method
 from ...methods.base import AUTO
@@ -424,27 +424,19 @@ def _in_parts(s: System, found: Rule) -> Array | None:
 def _as_one_run(inverse: LinearOperator, tol: float, x0: Array | None) -> LinearOperator:
     """The inverse to this tolerance, from x0, where it is one run on the whole (a multiple, or a
     sum that was merged): no errors add up."""
-    if isinstance(inverse, Iterated):
-        method = replace(inverse.method, tol=max(tol, inverse.method.tol))
-        return inverse._replace(method=method, x0=x0)
-    if isinstance(inverse, Inverse):
-        return inverse._replace(factor=_as_one_run(inverse.factor, tol, x0))
     if isinstance(inverse, Scaled):
         start = None if x0 is None else x0 / inverse.scalar
         return Scaled(inverse.scalar, _as_one_run(inverse.A, tol, start))
-    return inverse
+    return with_runs(inverse, lambda run: _to_tolerance(run, tol)._replace(x0=x0))
 
 
-def _to_tolerance(inverse: Any, tol: float) -> LinearOperator:
+def _to_tolerance(inverse: Any, tol: float) -> Any:
     """The same inverse, whose iterations end at this tolerance if theirs is tighter."""
-    if isinstance(inverse, Iterated):
-        return inverse._replace(method=replace(inverse.method, tol=max(tol, inverse.method.tol)))
-    if isinstance(inverse, Inverse):
-        return inverse._replace(factor=_to_tolerance(inverse.factor, tol))
     if "operands" in inverse._fields:
         parts = tuple(_to_tolerance(part, tol) for part in inverse.operands)
         return inverse._replace(operands=parts)
-    return inverse
+    looser = lambda method: replace(method, tol=max(tol, method.tol))
+    return with_runs(inverse, lambda run: run._replace(method=looser(run.method)))
 
 
 def relative_residual(xp: Any, R: Array, B: Array) -> Array:
