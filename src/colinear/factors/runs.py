@@ -11,7 +11,7 @@ from typing import Any
 
 from ..backends import Array, get, namespace_of, positive_or_one, program
 from ..errors import MethodError
-from ..info import Info, recording
+from ..info import Info, recording, worst_status
 from ..methods.iterate import Outcome, Products, described, refined
 from ..methods.loop import Monitor
 from ..methods.svrg import Terms
@@ -77,7 +77,7 @@ def check_inner_failures(
     told = [each for each in reports if failed(each._status) is not False]
     if not told:
         return info
-    worst = combine(each._status for each in told)
+    worst = worst_status(told)
     name = worst.name if isinstance(worst, Status) else "its status"
     inner = told[0].method or "a function"
     message = f"a product with A, which is {inner} itself, failed ({name}). {info.message}".rstrip()

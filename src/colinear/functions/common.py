@@ -13,7 +13,7 @@ import numpy as np
 
 from ..backends import Array, Norm, get, is_array, mesh_module, namespace_of
 from ..errors import ShapeError, TooLargeError
-from ..info import Info, recording, report
+from ..info import Info, recording, report, worst_status
 from ..operators import (
     Dense,
     Diagonal,
@@ -28,7 +28,6 @@ from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ..rates import memory_to_form, share_of_memory
 from ..status import (
     Status,
-    combine,
     failed,
     first_failure,
     is_finite,
@@ -39,7 +38,6 @@ from ..status import (
 
 # Arrays as the functions see them: as matrices, in which precision, and whether their values can
 # be looked at.
-
 
 LARGEST_SHARE = 1 / 2  # of the memory, for a matrix that a function needs and nobody asked for
 
@@ -79,10 +77,16 @@ def to_computing_dtype(xp: Any, x: Array) -> Array:
     return xp.astype(x, xp.float32) if x.dtype.itemsize == 2 else x
 
 
+def itemsize(A: LinearOperator) -> int:
+    """Bytes of a number that is computed with: half precision is factored, and summed, in
+    single."""
+    return max(4, getattr(A.dtype, "itemsize", 8))
+
+
 def dense(A: LinearOperator) -> Array:
     """The matrix to compute with; traced, if what is computed from it will be. One that is not
     there is formed up to half of the memory, 8 GiB where that is not known."""
-    size = 0 if is_stored(A) else math.prod(A.shape) * max(4, getattr(A.dtype, "itemsize", 8))
+    size = 0 if is_stored(A) else math.prod(A.shape) * itemsize(A)
     if size and size > (limit := share_of_memory(A, LARGEST_SHARE, 8 * 2.0**30)):
         check_copy(A, size)
         m, n = A.shape[-2:]
@@ -227,7 +231,6 @@ _IGNORED: Any = dict.fromkeys(("divide", "over", "under", "invalid"), "ignore") 
 # Reciprocals and reports of zeros and infinities, for the rules that divide by numbers instead of
 # factoring.
 
-
 CACHED = 2**20  # bytes
 FEW = 16  # numbers
 
@@ -354,7 +357,7 @@ def with_status(xp: Any, compute: Callable[[], Any]) -> tuple[Any, Array]:
     out of which reports do not come."""
     with recording() as reports:
         found = compute()
-    return found, xp.asarray(combine([info._status for info in reports]), dtype=np.int32)
+    return found, xp.asarray(worst_status(reports), dtype=np.int32)
 
 
 def have_failed(reports: Sequence[Info]) -> bool:
@@ -461,12 +464,16 @@ def _is_of_unseen_sign(A: Any) -> bool:
     return xp is not None and not xp.is_complex(x) and not xp.is_traced(x) and is_unseen(x)
 
 
-def passes(xp: Any, test: Callable[[Any], Any], x: Array) -> bool | None:
+def passes(
+    xp: Any, test: Callable[[Any], Any], x: Array, failure: Status | None = None
+) -> bool | None:
     """Whether values pass a test, which those on a device are taken to do: the call is run again if
-    they do not. None where that cannot be told, under tracing say."""
-    if not is_unseen(x):
-        return bool(test(host_value(xp, x)))
-    return take_for_granted(test, x) or None
+    they do not. None where that cannot be told, under tracing say. `failure`: as for
+    `take_for_granted`."""
+    values = seen_value(xp, x)
+    if values is not None:
+        return bool(test(values))
+    return take_for_granted(test, x, failure=failure) or None
 
 
 def peek_at(c: Any) -> Any:

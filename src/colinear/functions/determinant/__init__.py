@@ -18,7 +18,7 @@ from ...methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
 from ...operators import Dense, Diagonal, LinearOperator, ScaledIdentity, Triangular
 from ...operators.context import kind_of, records_derivatives
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import Status, is_unseen, take_for_granted
+from ...status import Status
 from ..common import (
     dense,
     filled,
@@ -162,7 +162,7 @@ def report_determinant(xp: Any, sign: Array, logarithm: Array) -> Determinant:
     """Return sign and logarithm, and report their status: -inf is the logarithm of a singular operator's
     determinant; NaN and inf are those of no finite matrix."""
     held, is_right = xp.stop_gradient(logarithm), lambda values: (values < math.inf).all()
-    if not (is_unseen(held) and take_for_granted(is_right, held, failure=Status.NONFINITE)):
+    if not passes(xp, is_right, held, Status.NONFINITE):
         report_failure(xp, (held < math.inf, Status.NONFINITE))
     return sign, logarithm
 

@@ -14,7 +14,7 @@ from ...factors.inverse import Implicit, Inverse
 from ...factors.iterated import Attempts, Iterated
 from ...factors.runs import multiplies_by_iteration, with_runs
 from ...factors.structured import SpectralFactor
-from ...info import Info, planning, recording, report, summarise
+from ...info import Info, planning, recording, report, summarise, worst_status
 from ...methods import CG, Method
 from ...operators import (
     FFT,
@@ -40,7 +40,6 @@ from ...operators.autograd_products import directional, pullback
 from ...operators.context import check_device, records_derivatives
 from ...operators.rewrites import rewrite
 from ...operators.tree import operand_flops, sole_operand
-from ...status import Status, combine
 from ..common import (
     have_failed,
     ignore_float_errors,
@@ -237,7 +236,7 @@ def factorised(A: LinearOperator, method: Method | None = None) -> LinearOperato
     with recording(detailed=True) as reports:
         attached = inv.using(found, A, method)
     report_all(reports)
-    status = combine([Status.SUCCESS, *(info._status for info in reports)])
+    status = worst_status(reports)
     given = getattr(method, "preconditioner", None)
     static = method.without_arrays() if is_iterative(method) else method  # type: ignore[union-attr]
     is_recorded = not A.is_neutral and records_derivatives(A)

@@ -47,6 +47,7 @@ from ..common import (
     seen_value,
     to_result_dtype,
 )
+from ..solve.auto import is_automatic
 from ..solve.cost import lapack_cost, largest_dense, products_cost
 from ..solve.inverse import inv
 from ..spectrum import eig, factors_self_adjoint, spectrum_by_factors
@@ -274,7 +275,7 @@ def has_general_factors(A: LinearOperator, method: Any = None) -> bool:
     """Whether A, not self-adjoint, is a Kronecker product of square factors that can be seen and
     formed, and no method is named."""
     return (
-        (method is None or isinstance(method, Auto))
+        is_automatic(method)
         and not A.properties & SELF_ADJOINT
         and 0 not in A.shape
         and all(factor.shape[-2] == factor.shape[-1] <= largest_dense(A) for factor in A.operands)

@@ -15,7 +15,7 @@ from ...errors import ShapeError
 from ...factors.inverse import Implicit, Inverse
 from ...factors.iterated import Attempts, Iterated
 from ...factors.runs import multiplies_by_iteration, with_runs
-from ...info import Info, counts, is_detailed, recording, report, reported
+from ...info import Info, counts, is_detailed, recording, report, reported, worst_status
 from ...methods import Auto, Method
 from ...methods.base import AUTO
 from ...operators import Dense, LinearOperator, MatrixFree, Scaled, Sparse
@@ -23,7 +23,7 @@ from ...operators.context import broadcast_batches, records_derivatives
 from ...operators.neutral import placed_beside
 from ...operators.shown import as_sum_of_lines
 from ...properties import UNITARY
-from ...status import Status, combine, failed, first_failure, is_unseen, take_for_granted
+from ...status import Status, failed, first_failure, is_unseen, take_for_granted
 from ..common import (
     have_failed,
     host_value,
@@ -276,7 +276,7 @@ def apply_inverse(
         inverse = inv(s.A, s.method)  # judged by itself, and mended where that can be done
         X = inverse @ B
         X, residual = _improved(s, inverse, X, s.residual(X))
-    told = combine(info._status for info in (*reports, *reported()[count:]))
+    told = worst_status([*reports, *reported()[count:]])
     report(Info(_blamed(s, s.status(residual), told), residual=residual))
     return s.answer(X)
 
@@ -414,7 +414,7 @@ def _in_parts(s: System, found: Rule) -> Array | None:
         info for info in reports if info.iterations is not None or failed(info._status) is not False
     ]
     if status is not Status.SUCCESS and isinstance(status, Status):
-        worst = combine(info._status for info in parts)
+        worst = worst_status(parts)
         status = worst if failed(worst) is True else status
     details: Any = {"method": method.name, "children": tuple(parts)}
     report(Info(status, residual <= tol, residual=residual, **counts(parts), **details))
