@@ -98,3 +98,30 @@ def test_singular_values_in_single_precision_are_judged_at_every_scale(size, sha
         assert float(info.residual.max()) < 1e-5
     wanted = np.linalg.svd(A.numpy().astype(np.float64), compute_uv=False)
     np.testing.assert_allclose(s.numpy(), wanted, rtol=1e-5)
+
+
+def blocks(asarray, corner):
+    B, C, D = (co.Dense(asarray(part.copy())) for part in (T, T.T, corner))
+    return co.Block([[co.Diagonal(asarray(np.diag(S).copy())), B], [C, D]])
+
+
+@pytest.mark.parametrize("function", ["slogdet", "logdet", "det", "inv"])
+@pytest.mark.parametrize("is_singular", [False, True])
+def test_what_is_eliminated_in_a_deferred_block_is_right_or_said_to_fail(function, is_singular):
+    corner = T.T @ np.diag(1 / np.diag(S)) @ T if is_singular else S
+    wanted, info = getattr(co, function)(blocks(np.asarray, corner), info=True, on_failure="ignore")
+    with pretended():
+        with co.deferred():
+            A = blocks(torch.tensor, corner)
+            found, told = getattr(co, function)(A, info=True, on_failure="ignore")
+        if not told.status.is_failure:
+            assert not info.status.is_failure
+            for x, y in zip(dense(found), dense(wanted), strict=True):
+                np.testing.assert_allclose(x, y, rtol=1e-8)
+
+
+def test_empty_diagonals_are_inverted_in_a_deferred_block():
+    with pretended(), co.deferred():
+        A = co.Diagonal(torch.ones((0, 5), dtype=torch.float64))
+        assert co.inv(A).shape == (0, 5, 5)
+        assert co.solve(A, torch.ones((0, 5, 2), dtype=torch.float64)).shape == (0, 5, 2)

@@ -296,8 +296,8 @@ def reciprocal(x: Any) -> Any:
 def product_is_finite_later(xp: Any, x: Array, y: Array) -> bool:
     """Whether the products of the entries of x and of y, which was computed from x, are taken to
     be finite; not under tracing."""
-    if xp.is_traced(y):
-        return False
+    if 0 in y.shape or xp.is_traced(y):
+        return 0 in y.shape
     x, y = xp.stop_gradient(x), xp.stop_gradient(y)
     product = xp.matmul(x, y) if x.ndim == y.ndim == 1 else xp.sum(x * y)
     # in a block it must be known which
@@ -346,10 +346,11 @@ def _are_regular(least: float, smallest: Any, largest: Any) -> Status:
     return Status.SUCCESS if np.all(smallest > least * largest) else Status.SINGULAR
 
 
-def report_all(reports: Sequence[Info]) -> None:
-    """Report what was recorded."""
+def report_all(reports: Sequence[Info], result: Any = None) -> Any:
+    """Report what was recorded, and return the result."""
     for info in reports:
         report(info)
+    return result
 
 
 def with_status(xp: Any, compute: Callable[[], Any]) -> tuple[Any, Array]:
