@@ -428,6 +428,11 @@ def _only_column(x: Any) -> Any:
     return x[0] if x.ndim == 1 else x[..., 0]  # NumPy's first is a number, its second an array
 
 
+def worst_status(infos: Iterable[Info]) -> Any:
+    """The worst status of several computations: see `combine`."""
+    return combine([info._status for info in infos])
+
+
 def counts(reports: Sequence[Info]) -> dict[str, Any]:
     """The iterations and the products of all reports, as fields of an `Info`."""
     names = "iterations", "matvecs"

@@ -354,6 +354,8 @@ def first_failure(xp: Any, *conditions: tuple[Any, Status]) -> Any:
 def failed(status: Any) -> Any:
     """Whether a status is a failure: a bool; where values cannot be seen an array of them, or None
     where a device has still to compute it."""
+    if isinstance(status, Pending):
+        return None
     if not isinstance(status, int):
         is_traced = _namespace(status).is_traced(status)
         if not is_traced and is_unseen(status):

@@ -45,6 +45,21 @@ def test_norms_neither_vanish_nor_overflow(framework, dtype, scale, matrices):
     assert np.isinf(host(xp.vector_norm(array_of(framework, [np.inf, 1.0], dtype))))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "float64", "complex128"])
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "jax"])
+def test_norms_of_subnormal_numbers_are_numbers(framework, dtype):
+    xp, least = co.backends.get(framework), float(np.finfo(dtype).tiny) / 4
+    X = array_of(framework, least * np.array([[3.0, 0.0], [4.0, 1.0]]), dtype)  # which JAX flushes
+    np.testing.assert_allclose(host(xp.vector_norm(X, axis=-2)) / least, [5, 1], rtol=1e-4)
+
+
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "jax"])
+def test_singular_values_of_complex_numbers_beside_subnormal_roundings_are_right(framework):
+    noise = 1e-35 * np.random.default_rng(0).standard_normal((5, 5))
+    _, info = co.svd(array_of(framework, noise - 2 * np.eye(5), "complex64"), info=True)
+    assert info.status is co.Status.SUCCESS
+
+
 @pytest.mark.parametrize(("dtype", "scale"), CASES)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_eigenvalues_keep_their_scale(framework, dtype, scale):

@@ -249,7 +249,8 @@ def extreme_scale(x: Array, axis: Any, limits: Any) -> Array:
     low = math.sqrt(float(limits.tiny) / float(limits.eps))
     high = math.sqrt(float(limits.max) * float(limits.eps))
     is_ordinary = (largest > low) & (largest < high) | (largest == 0) | ~xp.isfinite(largest)
-    return xp.where(is_ordinary, 1, largest)
+    # complex numbers are not divided by subnormal ones
+    return xp.where(is_ordinary, 1, xp.maximum(largest, float(limits.tiny)))
 
 
 def fft(x: Array, axis: int = -1) -> Array:

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 from ..autodiff.implicit import equation
 from ..backends import Array, namespace_of, positive_or_one
 from ..errors import MethodError, ShapeError
-from ..info import Info, counts, recording, report
+from ..info import Info, counts, recording, report, worst_status
 from ..methods.vectors import column_norms
 from ..operators import LinearOperator, MatrixFree
 from ..operators.context import kind_of
 from ..operators.tree import memo
-from ..status import Status, combine, failed, first_failure
+from ..status import Status, failed, first_failure
 from .inverse import TURNED, in_batch_of, inverse_context, inverse_shape
 from .runs import deliver_for_derivative, holds_function
 
@@ -48,7 +48,7 @@ def judged(
     """What is reported of an answer, and of the algorithm, which has `told` what it believes: its
     failure counts where the answer shows it, and always where it `may_miss` some of what was asked
     for."""
-    worst = combine(info._status for info in told)
+    worst = worst_status(told)
     has_failed = failed(worst) is True
     finite = xp.isfinite(residual), Status.NONFINITE
     is_right = False if may_miss and has_failed else right

@@ -6,12 +6,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..backends import Array, get, namespace_of, positive_or_one, program
 from ..errors import MethodError
-from ..info import Info, recording
+from ..info import Info, recording, worst_status
 from ..methods.iterate import Outcome, Products, described, refined
 from ..methods.loop import Monitor
 from ..methods.svrg import Terms
@@ -22,7 +22,7 @@ from ..operators.terms import NOT_A_SUM, minibatch, term_count
 from ..properties import POSITIVE_SEMIDEFINITE
 from ..rates import share_of_memory
 from ..status import Status, combine, deliver, failed
-from .inverse import TURNED, inverse_context, shape_of
+from .inverse import TURNED, Inverse, inverse_context, shape_of
 
 # Iterations that multiply with operators whose products are iterations themselves: is the answer
 # judged by products that failed?
@@ -77,7 +77,7 @@ def check_inner_failures(
     told = [each for each in reports if failed(each._status) is not False]
     if not told:
         return info
-    worst = combine(each._status for each in told)
+    worst = worst_status(told)
     name = worst.name if isinstance(worst, Status) else "its status"
     inner = told[0].method or "a function"
     message = f"a product with A, which is {inner} itself, failed ({name}). {info.message}".rstrip()
@@ -325,6 +325,16 @@ def _call(key: tuple[Any, ...], objects: Sequence[Any]) -> tuple[Any, ...]:
 
 # It runs by what stands here.
 from . import iterated
+
+
+def with_runs(X: Any, change: Callable[[Any], Any]) -> Any:
+    """An inverse whose iterations are changed; not those of its parts, if it is composed of some."""
+    if isinstance(X, Inverse):
+        return X._replace(factor=with_runs(X.factor, change))
+    if isinstance(X, iterated.Attempts):
+        return iterated.Attempts._of(tuple(change(each) for each in X.attempts))
+    return change(X) if isinstance(X, iterated.Iterated) else X
+
 
 # The terms of an operator as a stochastic method draws from them.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..backends import Array, Norm, get, is_array, mesh_module, namespace_of
 from ..errors import ShapeError, TooLargeError
-from ..info import Info, report
+from ..info import Info, recording, report, worst_status
 from ..operators import (
     Dense,
     Diagonal,
@@ -26,11 +26,18 @@ from ..operators.context import kind_of
 from ..operators.tree import inside_out
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ..rates import memory_to_form, share_of_memory
-from ..status import Status, failed, first_failure, is_finite, is_unseen, state, take_for_granted
+from ..status import (
+    Status,
+    failed,
+    first_failure,
+    is_finite,
+    is_unseen,
+    state,
+    take_for_granted,
+)
 
 # Arrays as the functions see them: as matrices, in which precision, and whether their values can
 # be looked at.
-
 
 LARGEST_SHARE = 1 / 2  # of the memory, for a matrix that a function needs and nobody asked for
 
@@ -70,10 +77,16 @@ def to_computing_dtype(xp: Any, x: Array) -> Array:
     return xp.astype(x, xp.float32) if x.dtype.itemsize == 2 else x
 
 
+def itemsize(A: LinearOperator) -> int:
+    """Bytes of a number that is computed with: half precision is factored, and summed, in
+    single."""
+    return max(4, getattr(A.dtype, "itemsize", 8))
+
+
 def dense(A: LinearOperator) -> Array:
     """The matrix to compute with; traced, if what is computed from it will be. One that is not
     there is formed up to half of the memory, 8 GiB where that is not known."""
-    size = 0 if is_stored(A) else math.prod(A.shape) * max(4, getattr(A.dtype, "itemsize", 8))
+    size = 0 if is_stored(A) else math.prod(A.shape) * itemsize(A)
     if size and size > (limit := share_of_memory(A, LARGEST_SHARE, 8 * 2.0**30)):
         check_copy(A, size)
         m, n = A.shape[-2:]
@@ -218,7 +231,6 @@ _IGNORED: Any = dict.fromkeys(("divide", "over", "under", "invalid"), "ignore") 
 # Reciprocals and reports of zeros and infinities, for the rules that divide by numbers instead of
 # factoring.
 
-
 CACHED = 2**20  # bytes
 FEW = 16  # numbers
 
@@ -284,8 +296,8 @@ def reciprocal(x: Any) -> Any:
 def product_is_finite_later(xp: Any, x: Array, y: Array) -> bool:
     """Whether the products of the entries of x and of y, which was computed from x, are taken to
     be finite; not under tracing."""
-    if xp.is_traced(y):
-        return False
+    if 0 in y.shape or xp.is_traced(y):
+        return 0 in y.shape
     x, y = xp.stop_gradient(x), xp.stop_gradient(y)
     product = xp.matmul(x, y) if x.ndim == y.ndim == 1 else xp.sum(x * y)
     # in a block it must be known which
@@ -334,10 +346,19 @@ def _are_regular(least: float, smallest: Any, largest: Any) -> Status:
     return Status.SUCCESS if np.all(smallest > least * largest) else Status.SINGULAR
 
 
-def report_all(reports: Sequence[Info]) -> None:
-    """Report what was recorded."""
+def report_all(reports: Sequence[Info], result: Any = None) -> Any:
+    """Report what was recorded, and return the result."""
     for info in reports:
         report(info)
+    return result
+
+
+def with_status(xp: Any, compute: Callable[[], Any]) -> tuple[Any, Array]:
+    """What is computed, and the worst status that it reports as an array: for a branch of a program,
+    out of which reports do not come."""
+    with recording() as reports:
+        found = compute()
+    return found, xp.asarray(worst_status(reports), dtype=np.int32)
 
 
 def have_failed(reports: Sequence[Info]) -> bool:
@@ -356,15 +377,6 @@ def report_values(xp: Any, x: Array) -> None:
     report_failure(xp, (largest < math.inf, Status.NONFINITE), (smallest != 0, Status.SINGULAR))
 
 
-def report_status(xp: Any, status: Array, **details: Any) -> None:
-    """Report a status if it is bad, or if it cannot be seen yet."""
-    values = seen_value(xp, status)
-    if values is None:
-        report(Info(status, **details))
-    elif values.size and values.max() > 0:
-        report(Info(Status(int(values.max())), **details))
-
-
 def report_failure(xp: Any, *conditions: tuple[Any, Status], **details: Any) -> None:
     """Report the first condition that does not hold, or that cannot be seen yet. On a device they
     are taken to hold."""
@@ -381,11 +393,6 @@ def report_failure(xp: Any, *conditions: tuple[Any, Status], **details: Any) -> 
     status = first_failure(xp, *conditions)
     if status is not Status.SUCCESS:
         report(Info(status, **details))
-
-
-def outcome(xp: Any, fine: Array, failure: Status) -> Array:
-    """SUCCESS where all is fine, elsewhere the failure."""
-    return xp.where(fine, int(Status.SUCCESS), int(failure))
 
 
 def report_finite(xp: Any, x: Array, **details: Any) -> None:
@@ -458,15 +465,35 @@ def _is_of_unseen_sign(A: Any) -> bool:
     return xp is not None and not xp.is_complex(x) and not xp.is_traced(x) and is_unseen(x)
 
 
+def passes(
+    xp: Any, test: Callable[[Any], Any], x: Array, failure: Status | None = None
+) -> bool | None:
+    """Whether values pass a test, which those on a device are taken to do: the call is run again if
+    they do not. None where that cannot be told, under tracing say. `failure`: as for
+    `take_for_granted`."""
+    values = seen_value(xp, x)
+    if values is not None:
+        return bool(test(values))
+    return take_for_granted(test, x, failure=failure) or None
+
+
 def peek_at(c: Any) -> Any:
     """A number, or the values of an array that can be seen at no cost; else None."""
     xp = namespace_of(c)
     return c if xp is None else xp.peek(c)
 
 
-def has_no_zero(x: Array) -> bool:
-    """Whether no number is zero; taken for granted where values cannot be seen at no cost."""
-    values = namespace_of(x).peek(x)
+def seen_numbers(c: Any) -> Any:
+    """A number, or an array of them, as NumPy's; None where values are not to be looked at. What is
+    then taken for granted is looked at when the call is run again."""
+    xp = namespace_of(c)
+    values = c if xp is None else seen_value(xp, c)
+    return None if values is None else np.asarray(values)
+
+
+def has_no_zero(x: Any) -> bool:
+    """Whether no number is zero; taken for granted where values are not to be looked at."""
+    values = seen_numbers(x)
     return values is None or bool((values != 0).all())
 
 

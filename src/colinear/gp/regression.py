@@ -11,7 +11,7 @@ from ..dispatch import Choice, function
 from ..errors import DtypeError, ShapeError
 from ..factors.inverse import Implicit
 from ..functions import diag, inv, logdet, slogdet, solve_and_logdet
-from ..functions.common import filled, ones_beside, report_all, report_status, square_size
+from ..functions.common import filled, ones_beside, report_all, report_failure, square_size
 from ..functions.determinant import needs_estimate
 from ..functions.solve.auto import iterates
 from ..info import recording
@@ -148,13 +148,9 @@ def _report_definiteness(xp: Any, reports: list[Any], quadratic: Array) -> None:
     for info in reports:
         status = xp.asarray(info._status)
         negative = negative | xp.any((status == int(Status.FELL_BACK)) | (status == indefinite))
-    status = xp.where(negative, indefinite, int(Status.SUCCESS))
-    report_status(
-        xp,
-        status,
-        message="The covariance has an eigenvalue that is not positive: add noise, a multiple of "
-        "the identity.",
-    )
+    why = "The covariance has an eigenvalue that is not positive: add noise, a multiple of the identity."
+    condition = xp.logical_not(negative), Status.NOT_POSITIVE_DEFINITE
+    report_failure(xp, condition, message=why)
     report_all(reports)
 
 

@@ -18,16 +18,15 @@ from ...methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
 from ...operators import Dense, Diagonal, LinearOperator, ScaledIdentity, Triangular
 from ...operators.context import kind_of, records_derivatives
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import Status, is_unseen, take_for_granted
+from ...status import Status
 from ..common import (
     dense,
     filled,
     ignore_float_errors,
     may_be_positive,
-    outcome,
+    passes,
     report_failure,
     report_finite,
-    report_status,
     reports_nonfinite,
     seen_value,
     square_size,
@@ -162,14 +161,10 @@ def _factor(xp: Any, M: Array, name: str, is_free: bool) -> Any:
 def report_determinant(xp: Any, sign: Array, logarithm: Array) -> Determinant:
     """Return sign and logarithm, and report their status: -inf is the logarithm of a singular operator's
     determinant; NaN and inf are those of no finite matrix."""
-    held = xp.stop_gradient(logarithm)
-    if not (is_unseen(held) and take_for_granted(_is_logarithm, held, failure=Status.NONFINITE)):
-        report_status(xp, outcome(xp, logarithm < math.inf, Status.NONFINITE))
+    held, is_right = xp.stop_gradient(logarithm), lambda values: (values < math.inf).all()
+    if not passes(xp, is_right, held, Status.NONFINITE):
+        report_failure(xp, (held < math.inf, Status.NONFINITE))
     return sign, logarithm
-
-
-def _is_logarithm(values: Any) -> bool:
-    return bool((values < math.inf).all())
 
 
 slogdet = function("slogdet", base=sign_and_logarithm)
@@ -270,11 +265,8 @@ def lacks_derivative(xp: Any, logarithm: Array) -> bool:
     are none."""
     if not xp.is_differentiated(logarithm):
         return False
-    held = xp.stop_gradient(logarithm)
-    values = seen_value(xp, held)
-    if values is None:
-        take_for_granted(lambda values: not (values == -math.inf).any(), held)
-    return values is not None and bool((values == -math.inf).any())
+    are_regular = lambda values: (values != -math.inf).all()
+    return passes(xp, are_regular, xp.stop_gradient(logarithm)) is False
 
 
 logdet = function("logdet", base=logarithm_of_determinant, forwards=True, rewrites=False)

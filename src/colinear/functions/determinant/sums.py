@@ -9,6 +9,8 @@ from functools import partial, reduce
 from operator import add, mul
 from typing import Any
 
+import numpy as np
+
 from ...autodiff import resolvents
 from ...autodiff.kronecker import Grid
 from ...backends import Array, adjoint
@@ -38,18 +40,19 @@ from ...operators.scaled import beside
 from ...operators.shown import with_symmetry_of_entries
 from ...operators.sparse_algebra import DIAGONAL, SHIFT
 from ...properties import POSITIVE_DEFINITE, SELF_ADJOINT, UNITARY
-from ...status import Status, failed, take_for_granted
+from ...status import Status, failed
 from ..common import (
     array_like,
     dense,
     in_context,
+    is_square,
     once_each,
     operands_in_context,
     outer,
+    passes,
     report_all,
+    report_failure,
     report_leaves,
-    report_status,
-    seen_value,
     values_are_seen,
 )
 from ..diagonal import diag
@@ -216,7 +219,8 @@ def eigenvalues(A: LinearOperator) -> tuple[Array, tuple[Array, Array] | None]:
     gap = xp.max(xp.abs(M - adjoint(xp, M)))
     fine = gap <= math.sqrt(xp.eps(M.dtype)) * xp.max(xp.abs(M))
     why = "A is not self-adjoint, as was claimed"
-    report_status(xp, xp.where(fine, 0, int(Status.INACCURATE)), message=why)
+    if not passes(xp, np.all, fine):
+        report_failure(xp, (fine, Status.INACCURATE), message=why)
     return xp.eigvalsh(M), None
 
 
@@ -303,23 +307,16 @@ MOST_GROWTH = 1e3  # times |A|, up to which |C A^-1 B| does no harm
 def diagonal_blocks_are_square(A: Any) -> bool:
     """Whether there are as many rows as columns of blocks, and those on the diagonal are square."""
     size = len(A.blocks)
-    return all(len(row) == size for row in A.blocks) and all(
-        A.blocks[i][i].shape[-1] == A.blocks[i][i].shape[-2] for i in range(size)
-    )
+    return all(len(row) == size and is_square(row[i]) for i, row in enumerate(A.blocks))
 
 
 def is_block_triangular(A: Any) -> bool:
     """Whether the blocks on the diagonal are square, and those above it or those below it zero."""
-    size = range(len(A.blocks))
-    return diagonal_blocks_are_square(A) and any(
-        all(
-            isinstance(A.blocks[i][j], Zero)
-            for i in size
-            for j in size
-            if (i < j if above else i > j)
-        )
-        for above in (True, False)
-    )
+    sides = [
+        {isinstance(B, Zero) for i, row in enumerate(grid) for B in row[:i]}
+        for grid in (A.blocks, list(zip(*A.blocks)))
+    ]
+    return diagonal_blocks_are_square(A) and any(False not in zeros for zeros in sides)
 
 
 @rule(slogdet, Block, when=is_block_triangular)
@@ -408,9 +405,5 @@ def _is_far_larger(T: LinearOperator, A: LinearOperator) -> bool:
     """Whether |T| is seen to be far larger than |A|."""
     if 0 in T.shape:
         return False
-    is_small = lambda sizes: bool(sizes[0] <= MOST_GROWTH * sizes[1])
-    both = A.xp.stack([size_of(T), size_of(A)])
-    sizes = seen_value(A.xp, both)
-    if sizes is None and not A.xp.is_traced(both):
-        take_for_granted(is_small, both)
-    return sizes is not None and not is_small(sizes)
+    is_small = lambda sizes: sizes[0] <= MOST_GROWTH * sizes[1]
+    return passes(A.xp, is_small, A.xp.stack([size_of(T), size_of(A)])) is False

@@ -17,9 +17,8 @@ from ..common import (
     identity_like,
     ignore_float_errors,
     is_square,
-    outcome,
+    report_failure,
     report_finite,
-    report_status,
     square_size,
     to_result_dtype,
 )
@@ -81,9 +80,8 @@ def _cholesky(A: LinearOperator) -> LinearOperator:
     if A.shape[-1]:
         with ignore_float_errors(xp):
             ok = ok & reproduces(xp, M, times_adjoint(xp, L))
-            status = outcome(xp, ok, Status.NOT_POSITIVE_DEFINITE)
-            finite = xp.all(xp.isfinite(M), axis=(-2, -1))
-        report_status(xp, xp.where(finite, status, int(Status.NONFINITE)), method="Cholesky")
+            finite = xp.all(xp.isfinite(M), axis=(-2, -1)), Status.NONFINITE
+        report_failure(xp, finite, (ok, Status.NOT_POSITIVE_DEFINITE), method="Cholesky")
     return Triangular(to_result_dtype(xp, L, A.dtype), lower=True)
 
 

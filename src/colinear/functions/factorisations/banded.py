@@ -238,7 +238,7 @@ def qr_banded(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     first = _skewed(xp, by_rows[..., :lower, :])[..., lower:]
     rows = xp.reshape(by_rows[..., lower:, :], (*A.batch_shape, count, size, width + 1))
     blocks, R = (xp.moveaxis(x, 0, -3) for x in xp.scan(step, first, xp.moveaxis(rows, -3, 0)))
-    R = xp.reshape(R, (*A.batch_shape, -1, width + 1))
+    R = xp.reshape(R, (*A.batch_shape, count * size, width + 1))
     report_finite(xp, R, method="QR")
     blocks, R = (to_result_dtype(xp, x, A.dtype) for x in (blocks, R))
     diagonals = [R[..., : natural_length(j, k, n), j] for j in range(width + 1)]

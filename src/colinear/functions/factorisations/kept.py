@@ -12,10 +12,10 @@ from ...dispatch import function, rule
 from ...errors import BackendError, DtypeError, ShapeError
 from ...factors.inverse import Implicit, Inverse
 from ...factors.iterated import Attempts, Iterated
-from ...factors.runs import multiplies_by_iteration
+from ...factors.runs import multiplies_by_iteration, with_runs
 from ...factors.structured import SpectralFactor
-from ...info import Info, planning, recording, report, summarise
-from ...methods import CG, Auto, Method
+from ...info import Info, planning, recording, report, summarise, worst_status
+from ...methods import CG, Method
 from ...operators import (
     FFT,
     Adjoint,
@@ -40,7 +40,6 @@ from ...operators.autograd_products import directional, pullback
 from ...operators.context import check_device, records_derivatives
 from ...operators.rewrites import rewrite
 from ...operators.tree import operand_flops, sole_operand
-from ...status import Status, combine
 from ..common import (
     have_failed,
     ignore_float_errors,
@@ -58,7 +57,7 @@ from ..determinant import (
 from ..determinant.rules import determinant_of_factored, from_sign, spread
 from ..determinant.sums import is_block_triangular
 from ..solve import System, apply_inverse, right_side, solve
-from ..solve.auto import is_iterative, starting_point
+from ..solve.auto import is_automatic, is_iterative, starting_point
 from ..solve.inverse import all_square, inv
 from ..solve.sums import corrected_parts
 from ..spectrum.rules import is_similarity
@@ -237,7 +236,7 @@ def factorised(A: LinearOperator, method: Method | None = None) -> LinearOperato
     with recording(detailed=True) as reports:
         attached = inv.using(found, A, method)
     report_all(reports)
-    status = combine([Status.SUCCESS, *(info._status for info in reports)])
+    status = worst_status(reports)
     given = getattr(method, "preconditioner", None)
     static = method.without_arrays() if is_iterative(method) else method  # type: ignore[union-attr]
     is_recorded = not A.is_neutral and records_derivatives(A)
@@ -268,15 +267,10 @@ def simplify_factorized(A: Any) -> LinearOperator:
     return A.A
 
 
-def is_kept(method: Any) -> bool:
-    """Whether no other method is asked for than the one whose factors are kept."""
-    return method is None or isinstance(method, Auto)
-
-
 @rule(inv, Factorized, hereditary=True)
 def inv_factorized(A: Any, method: Any) -> Any:
     """A^-1, which is kept"""
-    if not is_kept(method):
+    if not is_automatic(method):
         return inv(A.A, method)
     report(Info(A.status))
     return _inverse(A)
@@ -302,24 +296,15 @@ def _on(A: LinearOperator, X: Any) -> Any:
     def move(run: Any) -> Any:
         return run._replace(A=A._claim(run.A.properties)) if type(run.A) is type(A) else run
 
-    found = _with_runs(X, move)
+    found = with_runs(X, move)
     return found._replace(A=A) if isinstance(found, Inverse) else found
-
-
-def _with_runs(X: Any, change: Callable[[Any], Any]) -> Any:
-    """An inverse whose iterations are changed."""
-    if isinstance(X, Inverse):
-        return X._replace(factor=_with_runs(X.factor, change))
-    if isinstance(X, Attempts):
-        return Attempts._of(tuple(_with_runs(each, change) for each in X.attempts))
-    return change(X) if isinstance(X, Iterated) else X
 
 
 @rule(solve, Factorized, hereditary=True, like=lambda A, b, method: right_side("solve", A, b))
 def solve_factorized(A: Any, b: Any, method: Any) -> Any:
     """x = A^-1 b by what is kept, then the residual |b - A x|"""
     b = right_side("solve", A, b)
-    if not is_kept(method) or A.is_neutral:
+    if not is_automatic(method) or A.is_neutral:
         return solve(A.A, b, method)
     inverse = _inverse(A)
     if isinstance(b, LinearOperator):
@@ -337,7 +322,7 @@ def solve_factorized(A: Any, b: Any, method: Any) -> Any:
 def _started(F: Any, x0: Any) -> Any:
     """The same, with iterations that start at x0; an error if it does not fit."""
     start = starting_point(F.A, CG(x0=x0))
-    return F._replace(inverse=_with_runs(F.inverse, lambda run: run._replace(x0=start)))
+    return F._replace(inverse=with_runs(F.inverse, lambda run: run._replace(x0=start)))
 
 
 @rule(slogdet, Factorized, hereditary=True)
@@ -346,7 +331,7 @@ def slogdet_factorized(A: Any, method: Any) -> Any:
     xp, attached = A.xp, A.__dict__.get("_attached")
     is_recorded = not A.is_neutral and records_derivatives(A.A)
     held = A.inverse if attached is None or not is_recorded else attached
-    parts = determinant_parts(held) if is_kept(method) and not is_polynomial() else None
+    parts = determinant_parts(held) if is_automatic(method) and not is_polynomial() else None
     if parts is None:
         return _remembered(A, method, is_recorded)
     if not is_recorded or attached is not None:
@@ -382,7 +367,7 @@ def _from_parts(A: Any, parts: tuple[LinearOperator, ...]) -> Any:
     xp = A.xp
     with recording(), ignore_float_errors(xp):  # 1 / 0 of a singular A is no failure here
         found = [slogdet(in_context(part, A)) for part in parts]
-        whole = reciprocal_determinant(xp, *multiplied(found, [1] * len(found)))
+        whole = reciprocal_determinant(xp, *multiplied(found))
     return spread(A, from_sign(A, *whole))
 
 
@@ -423,7 +408,7 @@ READ_OFF = (
 
 def _remembered(A: Any, method: Any, is_recorded: bool) -> Any:
     """The determinant of A by itself, once: where the inverse does not tell it."""
-    if is_kept(method) and "_determinant" in A.__dict__:
+    if is_automatic(method) and "_determinant" in A.__dict__:
         return A.__dict__["_determinant"]
     with recording(detailed=True) as reports:
         found = slogdet(A.A, method)

@@ -41,10 +41,11 @@ from ..common import (
     ignore_float_errors,
     is_square,
     operands_in_context,
-    peek_at,
     report_failure,
     report_finite,
+    report_values,
     reports_nonfinite,
+    seen_numbers,
     smaller_side,
     values_are_seen,
 )
@@ -101,7 +102,9 @@ def lu_triangular(A: Any, method: Any) -> Factors:
     if A.unit:
         return I, A, I
     d = A.xp.diagonal(A.A)
-    return I, Triangular(A.A / d[..., None, :], lower=True, unit=True), Diagonal(d)
+    report_values(A.xp, d)  # where no zero was only taken for granted
+    with ignore_float_errors(A.xp):
+        return I, Triangular(A.A / d[..., None, :], lower=True, unit=True), Diagonal(d)
 
 
 @rule(lu, Scaled)
@@ -263,10 +266,10 @@ def _positive_root(c: Any) -> Any:
 def scalar_is_positive(A: LinearOperator) -> bool:
     """Whether the scalar is positive (taken for granted of a real one that cannot be seen)."""
     c: Any = A.scalar  # type: ignore[attr-defined]
-    values = peek_at(c)
+    values = seen_numbers(c)
     if values is None:
         return not A.xp.is_complex(c)
-    return bool(np.all(np.real(values) > 0) and not np.any(np.imag(values)))
+    return bool(((values.imag == 0) & (values.real > 0)).all())
 
 
 @rule(cholesky, Scaled, when=scalar_is_positive)

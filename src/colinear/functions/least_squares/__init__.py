@@ -12,7 +12,7 @@ from ... import autodiff
 from ...backends import Array, adjoint, eye_like, inner_products
 from ...dispatch import Choice, function, perform
 from ...factors.inverse import Implicit, Inverse
-from ...info import Info, is_detailed, recording, report
+from ...info import Info, is_detailed, report
 from ...methods import CG, LSMR, LSQR, QR, SVD, SVRG, Method, RandomizedSVD, fitting
 from ...methods.lsqr import for_least_squares
 from ...operators import Dense, Diagonal, LinearOperator, Product, Zero
@@ -34,6 +34,7 @@ from ..common import (
     smaller_side,
     to_result_dtype,
     values_are_seen,
+    with_status,
 )
 from ..matrix_functions.krylov import or_formed
 from ..matrix_functions.spectra import factored
@@ -433,12 +434,8 @@ def _by_qr_or_pseudoinverse(
         X = xp.solve_triangular(R, inner_products(xp, Q, B), lower=False)
         return X, xp.asarray(0, dtype=np.int32)
 
-    def by_pseudoinverse() -> tuple[Array, Array]:
-        with recording() as reports:  # a program does not let them out of a branch
-            X = pinv(A, None, method) @ B
-        return X, xp.asarray(combine([info._status for info in reports]), dtype=np.int32)
-
     is_full = xp.all(limit * size(fixed) * size(inverse) < 1)
+    by_pseudoinverse = lambda: with_status(xp, lambda: pinv(A, None, method) @ B)
     X, status = xp.cond(is_full, by_qr, by_pseudoinverse)
     residual = relative_residual(xp, B - A @ X, B)
     status = xp.where(xp.all(xp.isfinite(residual)), status, int(Status.NONFINITE))

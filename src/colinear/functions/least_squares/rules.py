@@ -42,7 +42,7 @@ from ...operators import (
 from ...operators.convolution import periodic, transform_on_grid
 from ...operators.diagonal import scalar_of
 from ...properties import POSITIVE_DEFINITE
-from ...status import Status, first_failure, is_unseen, take_for_granted
+from ...status import Status, failed, first_failure
 from ..common import (
     MARGIN,
     has_no_zero,
@@ -50,9 +50,9 @@ from ..common import (
     largest_rank,
     low_rank_sides,
     operands_in_context,
+    passes,
     real_or_complex,
     reports_nonfinite,
-    seen_value,
     values_are_seen,
 )
 from ..orthonormal import orthonormal
@@ -218,11 +218,10 @@ def pinv_nonsingular(A: Any, rtol: Any, method: Any) -> Any:
 def _if_nonsingular(A: Any, method: Any, inverse: LinearOperator, info: Info) -> Any:
     growth = MARGIN * A.shape[-1] * condition(A, inverse)
     growth = A.xp.eps(growth.dtype) * growth
-    is_definite = bool(A.properties & POSITIVE_DEFINITE)
-    if is_unseen(growth) and not A.xp.is_traced(growth):
-        is_definite = take_for_granted(lambda growth: growth < 1, growth) or is_definite
-    growth = seen_value(A.xp, growth)
-    if is_definite if growth is None else growth < 1 and not info.failed:
+    is_regular = passes(A.xp, lambda growth: growth < 1, growth)
+    if is_regular is None:
+        is_regular = bool(A.properties & POSITIVE_DEFINITE)
+    if is_regular and failed(info._status) is not True:
         report(info.replace(function="", rule=""))
         return inverse
     return pinv.base(A, None, method)
@@ -243,8 +242,7 @@ def _is_regular(B: Any) -> bool:
     """Whether B is diagonal, and no zero is seen there."""
     if not isinstance(B, Identity | ScaledIdentity | Diagonal):
         return False
-    d = B.d if isinstance(B, Diagonal) else scalar_of(B)
-    return d != 0 if namespace_of(d) is None else has_no_zero(d)
+    return has_no_zero(B.d if isinstance(B, Diagonal) else scalar_of(B))
 
 
 def gram(A: LinearOperator) -> LinearOperator:

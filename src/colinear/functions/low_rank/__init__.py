@@ -8,14 +8,14 @@ from typing import Any
 from ...backends import Array, program, without_zeros
 from ...dispatch import function
 from ...errors import MethodError
-from ...info import Info, is_detailed, recording, report
+from ...info import Info, is_detailed, report
 from ...methods.sampling import check_seed, drawn_seed
 from ...operators import LinearOperator, LowRank
 from ...operators.context import kind_of
 from ...preconditioners.low_rank import approximation, factor_by_blocks, partial_factor
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status, combine, first_failure
-from ..common import ignore_float_errors, is_half, square_size, to_result_dtype
+from ..common import ignore_float_errors, is_half, square_size, to_result_dtype, with_status
 from ..diagonal import diag
 from ..spectrum.order import checked_count
 
@@ -76,10 +76,7 @@ def compiled(f: Any, operators: tuple[LinearOperator, ...], *options: Any) -> An
 def _reported(
     xp: Any, f: Any, options: tuple[Any, ...], *operators: LinearOperator
 ) -> tuple[Any, Array]:
-    with recording() as reports:
-        result = f(*operators, *options)
-    worst = combine([info._status for info in reports])
-    return result, xp.asarray(int(worst)) if isinstance(worst, Status) else worst
+    return with_status(xp, lambda: f(*operators, *options))
 
 
 def tell(

@@ -241,7 +241,7 @@ def by_matrix(A: LinearOperator, f: Scalar, chosen: Method) -> Choice:
     if isinstance(chosen, Eig) or general is None:
         return _by_eigenbasis(A, False, lambda: _by_eigenvectors(A, f))
     # all entries are compared at once where they are there, and on a device, which is waited for once
-    is_exact = isinstance(A, Dense) or any(map(is_unseen, A.arrays()))
+    is_exact = isinstance(A, Dense) or 0 in A.shape or any(map(is_unseen, A.arrays()))
     if _may_be_self_adjoint(A, is_exact, general is exponential_of_matrix):
         # not known to be self-adjoint, but plain to see
         return _by_eigenbasis(A, True, lambda: _by_symmetry(A, f, chosen, general, is_exact))
@@ -254,7 +254,7 @@ def _may_be_self_adjoint(A: LinearOperator, is_exact: bool, is_exponential: bool
     that, X^T A X = (X^T A X)^H: no matrix is formed before it is used."""
     xp, x = A.xp, probe_of(A)
     X = None if is_exact else xp.concat([x, xp.flip(x, axis=-2)], axis=-1)
-    M = dense(A) if X is None or 0 in A.shape else A @ X
+    M = dense(A) if X is None else A @ X
     if is_traced_or_differentiated(xp, M) or (is_exponential and is_unseen(M)):
         return False  # the exponential is as good on a device, where nothing waits for it
     if X is None:

@@ -43,6 +43,7 @@ from ..common import (
     reciprocal,
     report_failure,
     reports_nonfinite,
+    seen_numbers,
 )
 from ..determinant import slogdet
 from ..diagonal import diag, trace
@@ -251,8 +252,8 @@ def of_scaled_permutation(A: Any, call: Call) -> LinearOperator:
 def shift_is_moderate(A: Any) -> bool:
     """Whether e^c is far from overflow and underflow (taken for granted where c cannot be seen)."""
     shift, _ = arrange(A, SHIFT, ...)
-    values = peek_at(scalar_of(shift))
-    return values is None or bool(np.all(np.abs(np.real(values)) <= _moderate(A)))
+    values = seen_numbers(scalar_of(shift))
+    return values is None or bool((np.abs(values.real) <= _moderate(A)).all())
 
 
 def _moderate(A: LinearOperator) -> float:

@@ -20,7 +20,7 @@ from ...dispatch import Cost
 from ...dispatch.resolution import perform
 from ...errors import MethodError
 from ...factors.function import FunctionOf
-from ...info import Info, planning, recording, report
+from ...info import Info, planning, recording, report, worst_status
 from ...methods import Auto, Krylov, Method
 from ...methods.basis import larger, plain
 from ...methods.krylov_function import function_times
@@ -39,6 +39,7 @@ from ..common import (
     real_or_complex,
     report_all,
     to_result_dtype,
+    with_status,
 )
 from ..solve.cost import products_cost
 from ..spectrum.order import is_affordable
@@ -132,7 +133,7 @@ class KrylovFunction:
             return formed() @ X
         with recording(detailed=True) as reports:
             Y = self.run(A, X)
-        status = combine([info._status for info in reports])
+        status = worst_status(reports)
         seen = status if isinstance(status, Status) else host_value(xp, status)
         if seen is None:
             return or_formed(xp, reports, Y, lambda: formed() @ X)
@@ -295,13 +296,8 @@ class KrylovFunction:
 def or_formed(xp: Any, reports: list[Info], Y: Array, formed: Callable[[], Array]) -> Array:
     """Y of a run with these reports, or `formed()`, found with the matrix, where their status, which
     a program has yet to see, is a failure."""
-    status = xp.asarray(combine([info._status for info in reports]))
-
-    def by_matrix() -> tuple[Array, Array]:
-        with recording() as inner:
-            found = xp.astype(formed(), Y.dtype)
-        return found, xp.asarray(combine([info._status for info in inner]), dtype=status.dtype)
-
+    status = xp.asarray(worst_status(reports), dtype=np.int32)
+    by_matrix = lambda: with_status(xp, lambda: xp.astype(formed(), Y.dtype))
     Y, status = xp.cond(status >= int(FIRST_FAILURE), by_matrix, lambda: (Y, status))
     matvecs = sum(info.matvecs for info in reports)
     report(Info(status, matvecs=matvecs, method=reports[0].method))
@@ -447,7 +443,7 @@ def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array, Array]:
 def _doubt_of(xp: Any, reports: list[Info]) -> Any:
     """What the status of a dense function says of its result: nothing is wrong, all may be, or
     there is none."""
-    worst = combine([info._status for info in reports])
+    worst = worst_status(reports)
     if not isinstance(worst, Status):  # it cannot be seen yet
         doubt = xp.where(worst >= int(FIRST_FAILURE), 1.0, 0.0)
         return xp.where(worst == int(Status.SINGULAR), math.inf, doubt)

@@ -47,6 +47,7 @@ from ..common import (
     seen_value,
     to_result_dtype,
 )
+from ..solve.auto import is_automatic
 from ..solve.cost import lapack_cost, largest_dense, products_cost
 from ..solve.inverse import inv
 from ..spectrum import eig, factors_self_adjoint, spectrum_by_factors
@@ -220,21 +221,15 @@ def _principal_input(xp: Any, f: Scalar, x: Array, positive: bool, negligible: f
             report(Info(Status.FELL_BACK, message=message))
     else:
         # most are positive, though nobody said so
-        is_empty = 0 in x.shape
-        if is_unseen(x) and (is_empty or take_for_granted(_is_nowhere_negative, _least(xp, x))):
+        is_positive = lambda least: not least < 0
+        if is_unseen(x) and (
+            0 in x.shape or take_for_granted(is_positive, xp.min(xp.stop_gradient(x)))
+        ):
             return x
         negative = host_value(xp, x < 0)  # it decides on the dtype
     if negative is not None and not negative.any():
         return x
     return xp.astype(x, xp.complex_dtype(x.dtype))
-
-
-def _least(xp: Any, x: Array) -> Array:
-    return xp.min(xp.stop_gradient(x))
-
-
-def _is_nowhere_negative(least: Any) -> bool:
-    return not least < 0
 
 
 # Kronecker products and sums of self-adjoint factors, and functions of them where derivatives are
@@ -280,7 +275,7 @@ def has_general_factors(A: LinearOperator, method: Any = None) -> bool:
     """Whether A, not self-adjoint, is a Kronecker product of square factors that can be seen and
     formed, and no method is named."""
     return (
-        (method is None or isinstance(method, Auto))
+        is_automatic(method)
         and not A.properties & SELF_ADJOINT
         and 0 not in A.shape
         and all(factor.shape[-2] == factor.shape[-1] <= largest_dense(A) for factor in A.operands)

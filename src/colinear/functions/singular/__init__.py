@@ -37,7 +37,7 @@ from ..common import (
 from ..diagonal import BLOCK, by_columns
 from ..orthonormal import first_columns
 from ..solve.cost import is_too_large, lapack_cost
-from ..solve.inverse import column_norms, inv, squares
+from ..solve.inverse import column_norms, inv
 from ..spectrum.order import checked_count, is_affordable
 from ..spectrum.outside import triplets_of_algorithm
 from .iterate import (
@@ -282,8 +282,8 @@ def _decomposed(xp: Any, M: Array, k: int) -> tuple[Array, ...]:
     found = U[..., :k], s[..., :k], adjoint(xp, Vh)[..., :k]
     M, U, s, V = map(xp.stop_gradient, (M, *found))
     with ignore_float_errors(xp):
-        size = xp.sqrt(xp.sum(squares(xp, M), axis=-1))[..., None]
-        residual = xp.sqrt(squares(xp, xp.matmul(M, V) - U * s[..., None, :]))
+        size = xp.vector_norm(M, axis=(-2, -1))[..., None]
+        residual = column_norms(xp, xp.matmul(M, V) - U * s[..., None, :])
         residual = residual / without_zeros(xp, size)
         finite = xp.all(xp.isfinite(M), axis=(-2, -1))[..., None]
     return *found, residual, finite
@@ -459,7 +459,7 @@ def smallest_singular_value(A: LinearOperator) -> Array:
     U, s, V = svd(opaque(inverse), 1)  # opaque: the rule for an inverse would ask for all of A's
     with ignore_float_errors(xp):
         # A u = v / s
-        residual = xp.sqrt(squares(xp, (A @ U.to_dense()) * s[..., None, :] - V.to_dense()))
+        residual = column_norms(xp, (A @ U.to_dense()) * s[..., None, :] - V.to_dense())
         right = residual <= MARGIN * Auto().tolerance(xp, A.dtype)
     report(Info(first_failure(xp, (right, Status.INACCURATE)), residual=residual))
     singular = xp.asarray(info.status == int(Status.SINGULAR), device=A._context.device)

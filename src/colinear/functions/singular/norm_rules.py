@@ -43,14 +43,13 @@ from ...operators import (
 from ...operators.context import has_traced, records_derivatives
 from ...operators.diagonal import scalar_of
 from ...properties import Stiefel
-from ...status import is_unseen, take_for_granted
 from ..common import (
     filled,
     ignore_float_errors,
     operands_in_context,
+    passes,
     report_finite,
     reports_nonfinite,
-    seen_value,
     smaller_side,
 )
 from ..diagonal import diag
@@ -273,8 +272,7 @@ def norm_sum(A: Any, order: Any, method: Any) -> Array:
     total = sum(size**2 for size in sizes)
     cross = [xp.real(xp.sum(diag(B.H @ C), axis=-1)) for B, C in combinations(terms, 2)]
     square = total + 2 * sum(cross)
-    lost = square <= total * 1e-2  # two digits of the square, so one of the norm
-    if is_unseen(lost) and take_for_granted(lambda lost: not lost.any(), lost):
+    is_kept = square > total * 1e-2  # but for two digits, so one of the norm
+    if passes(xp, lambda is_kept: is_kept.all(), is_kept):
         return root(xp, square)
-    lost = seen_value(xp, lost)
-    return norm.base(A, order, method) if lost is None or lost.any() else root(xp, square)
+    return norm.base(A, order, method)

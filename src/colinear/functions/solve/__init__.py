@@ -14,8 +14,8 @@ from ...dispatch import Choice, Cost, Rule, algorithm_of, function, why_whole
 from ...errors import ShapeError
 from ...factors.inverse import Implicit, Inverse
 from ...factors.iterated import Attempts, Iterated
-from ...factors.runs import multiplies_by_iteration
-from ...info import Info, counts, is_detailed, recording, report, reported
+from ...factors.runs import multiplies_by_iteration, with_runs
+from ...info import Info, counts, is_detailed, recording, report, reported, worst_status
 from ...methods import Auto, Method
 from ...methods.base import AUTO
 from ...operators import Dense, LinearOperator, MatrixFree, Scaled, Sparse
@@ -23,7 +23,7 @@ from ...operators.context import broadcast_batches, records_derivatives
 from ...operators.neutral import placed_beside
 from ...operators.shown import as_sum_of_lines
 from ...properties import UNITARY
-from ...status import Status, combine, failed, first_failure, is_unseen, take_for_granted
+from ...status import Status, failed, first_failure, is_unseen, take_for_granted
 from ..common import (
     have_failed,
     host_value,
@@ -259,7 +259,10 @@ def apply_inverse(
         return s.answer(inverse.factor._solve(B, s.is_vector))
     count, is_bad = len(reported()), have_failed(reports)
     X = inverse @ B
-    is_sound = not xp.is_traced(X) and 0 not in X.shape and not is_bad
+    if 0 in X.shape and not is_bad:
+        report(Info(residual=column_norms(xp, B)))
+        return s.answer(X)
+    is_sound = not xp.is_traced(X) and not is_bad
     is_plain = is_sound and not is_detailed()
     bound = inverse._residual_bound(X, B) if is_sound and not is_unseen(X) else None
     is_bounded = bound is not None and bound <= tol
@@ -273,7 +276,7 @@ def apply_inverse(
         inverse = inv(s.A, s.method)  # judged by itself, and mended where that can be done
         X = inverse @ B
         X, residual = _improved(s, inverse, X, s.residual(X))
-    told = combine(info._status for info in (*reports, *reported()[count:]))
+    told = worst_status([*reports, *reported()[count:]])
     report(Info(_blamed(s, s.status(residual), told), residual=residual))
     return s.answer(X)
 
@@ -411,7 +414,7 @@ def _in_parts(s: System, found: Rule) -> Array | None:
         info for info in reports if info.iterations is not None or failed(info._status) is not False
     ]
     if status is not Status.SUCCESS and isinstance(status, Status):
-        worst = combine(info._status for info in parts)
+        worst = worst_status(parts)
         status = worst if failed(worst) is True else status
     details: Any = {"method": method.name, "children": tuple(parts)}
     report(Info(status, residual <= tol, residual=residual, **counts(parts), **details))
@@ -421,27 +424,19 @@ def _in_parts(s: System, found: Rule) -> Array | None:
 def _as_one_run(inverse: LinearOperator, tol: float, x0: Array | None) -> LinearOperator:
     """The inverse to this tolerance, from x0, where it is one run on the whole (a multiple, or a
     sum that was merged): no errors add up."""
-    if isinstance(inverse, Iterated):
-        method = replace(inverse.method, tol=max(tol, inverse.method.tol))
-        return inverse._replace(method=method, x0=x0)
-    if isinstance(inverse, Inverse):
-        return inverse._replace(factor=_as_one_run(inverse.factor, tol, x0))
     if isinstance(inverse, Scaled):
         start = None if x0 is None else x0 / inverse.scalar
         return Scaled(inverse.scalar, _as_one_run(inverse.A, tol, start))
-    return inverse
+    return with_runs(inverse, lambda run: _to_tolerance(run, tol)._replace(x0=x0))
 
 
-def _to_tolerance(inverse: Any, tol: float) -> LinearOperator:
+def _to_tolerance(inverse: Any, tol: float) -> Any:
     """The same inverse, whose iterations end at this tolerance if theirs is tighter."""
-    if isinstance(inverse, Iterated):
-        return inverse._replace(method=replace(inverse.method, tol=max(tol, inverse.method.tol)))
-    if isinstance(inverse, Inverse):
-        return inverse._replace(factor=_to_tolerance(inverse.factor, tol))
     if "operands" in inverse._fields:
         parts = tuple(_to_tolerance(part, tol) for part in inverse.operands)
         return inverse._replace(operands=parts)
-    return inverse
+    looser = lambda method: replace(method, tol=max(tol, method.tol))
+    return with_runs(inverse, lambda run: run._replace(method=looser(run.method)))
 
 
 def relative_residual(xp: Any, R: Array, B: Array) -> Array:

@@ -24,7 +24,7 @@ from ...operators.autograd import make_ready
 from ...operators.tree import inside_out
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...rates import LONG_CALL_S, calibrate_once, memory_to_form, rates_of, rows_in_memory
-from ..common import is_square, is_stored
+from ..common import is_square, is_stored, itemsize
 
 # What a factorisation and an iteration would cost: the numbers by which `Auto` decides between
 # them, in seconds, which the rates of this machine (`rates.py`) make of unlike kinds of work.
@@ -192,12 +192,6 @@ def expected_work(
     if most is None or iterated.seconds <= factored.seconds:
         return iterated
     return iterated_work(A, 1, most) + factored
-
-
-def itemsize(A: LinearOperator) -> int:
-    """Bytes of a number that is computed with: half precision is factored, and summed, in
-    single."""
-    return max(4, getattr(A.dtype, "itemsize", 8))
 
 
 def _guess(A: LinearOperator) -> float:

@@ -99,24 +99,19 @@ def judged(
             return dense_fallback(A, method, reports, why or "a part could not be inverted")
         # products that are iterations (Auto's, of a large part) report on themselves
         if is_bad or multiplies_by_iteration(found):
-            return _passed(found, reports)
+            return report_all(reports, found)
         status = verdict(A, found)
         if not isinstance(status, Status):
             report(Info(status))
         if not isinstance(status, Status) or status is Status.SUCCESS:
-            return _passed(found, reports)
+            return report_all(reports, found)
         if status is Status.SINGULAR and is_final:
             why = "the inverse grows as that of a singular operator does"
-            return _passed(found, [*reports, Info(status, message=why)])
+            return report_all([*reports, Info(status, message=why)], found)
         why = "an ill-conditioned part was inverted, which spoils the inverse of the whole"
         return dense_fallback(A, method, [*reports, Info(status, message=why)], why, found)
 
     return judge
-
-
-def _passed(found: LinearOperator, reports: list[Info]) -> LinearOperator:
-    report_all(reports)
-    return found
 
 
 def is_recorded_and_seen(A: LinearOperator) -> bool:
@@ -183,7 +178,7 @@ def dense_fallback(
         with recording(detailed=True) as others:
             whole = perform(inverse(A, method))
         told = reports if have_failed(others) else [Info(Status.FELL_BACK, message=why)]
-        return _passed(whole, [*told, *others])
+        return report_all([*told, *others], whole)
     refined = None if found is None else _refined(A, found)
     if refined is not None:
         report(Info(Status.FELL_BACK, message=f"{why}; it was refined"))

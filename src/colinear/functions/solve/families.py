@@ -175,7 +175,7 @@ def wraps_around(A: Any) -> bool:
 @rule(inv, Convolution, when=wraps_around, name="inv_convolution")
 def inv_circulant(A: Any, method: Any) -> LinearOperator:
     """C^-1 = F^-1 diag(1 / F c) F, by fast Fourier transforms over the grid"""
-    if 0 in A.shape[-2:]:
+    if 0 in A.shape:
         return A
     xp, is_real, on_mesh = A.xp, not A.is_complex, is_divided(A, A.xp)
     if on_mesh:

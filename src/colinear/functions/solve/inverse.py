@@ -46,13 +46,14 @@ from ..common import (
     host_value,
     identity_like,
     ignore_float_errors,
+    itemsize,
     may_be_positive,
     report_arrays,
     square_size,
     values_are_seen,
 )
 from .auto import apply_method, is_iterative, iterate, iterated, iterates
-from .cost import dense_work, itemsize, largest_dense, matrix_cost, why_first
+from .cost import dense_work, largest_dense, matrix_cost, why_first
 from .trials import attempt, attempts
 
 # --------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from ...operators.sparse_algebra import DIAGONAL, SHIFT, diagonal_of, is_sparse
 from ...operators.transposed import are_adjoint
 from ...properties import POSITIVE_SEMIDEFINITE, UNITARY
 from ...status import Status, failed, is_unseen
-from ..common import has_no_zero, is_positive, reciprocal, reciprocal_spectrum, seen_value
+from ..common import has_no_zero, is_positive, reciprocal, reciprocal_spectrum, seen_numbers
 from ..matrix_functions.spectra import differentiable_inverse
 from ..spectrum import has_common_factors, spectrum_by_factors
 from ..spectrum.components import has_positive_spectrum
@@ -121,9 +121,7 @@ def rank_is_low(A: LinearOperator) -> bool:
 
 def shift_is_zero(D: Any) -> bool:
     """Whether D is c I, and c seen to be zero."""
-    return isinstance(D, ScaledIdentity) and not (
-        D.c != 0 if namespace_of(D.c) is None else has_no_zero(D.c)
-    )
+    return isinstance(D, ScaledIdentity) and not has_no_zero(D.c)
 
 
 def rank_is_low_and_diagonal_strong(A: LinearOperator) -> bool:
@@ -335,7 +333,7 @@ def factor_divides_shift(multiple: Any, shift: Any) -> bool:
     a, c = multiple.scalar, scalar_of(shift)
     if isinstance(a, float) and isinstance(c, float) and abs(a) > 1e-150 and abs(c) < 1e150:
         return True
-    a, c = _seen_number(a), _seen_number(c)
+    a, c = seen_numbers(a), seen_numbers(c)
     if a is None or c is None:
         return True
     with np.errstate(all="ignore"):
@@ -349,15 +347,8 @@ def is_zero(multiple: Any) -> bool:
     xp = namespace_of(a)
     if xp is not None and xp.is_differentiated(a):
         return False
-    value = _seen_number(a)
+    value = seen_numbers(a)
     return value is not None and bool(np.all(value == 0))
-
-
-def _seen_number(x: Any) -> Any:
-    """A number, or an array of them, as NumPy's; None where values cannot be seen."""
-    xp = namespace_of(x)
-    value = x if xp is None else seen_value(xp, x)
-    return None if value is None else np.asarray(value)
 
 
 @rule(inv, Sum[Scaled, SHIFT])

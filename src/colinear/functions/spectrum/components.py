@@ -12,7 +12,7 @@ import numpy as np
 
 from ...backends import Array
 from ...dispatch import Choice
-from ...info import Info, report
+from ...info import Info, report, worst_status
 from ...methods import Eig, Eigh
 from ...methods.structured import all_pairs, few_pairs
 from ...operators import (
@@ -30,7 +30,6 @@ from ...operators.shown import diagonals_on_host
 from ...operators.sparse import SparseStructure
 from ...operators.tree import once_in_call
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Unitary
-from ...status import combine
 from ..common import host_value, ignore_float_errors, values_are_seen
 from . import Pairs, eig, eig_rule, judge_pairs, known_eig_rule, pairs_like
 from .order import Asked
@@ -137,7 +136,7 @@ def _together(asked: Asked, pairs_and_infos: Iterator[Any]) -> Pairs:
     iterations = sum(info.iterations or 0 for info in infos)
     matvecs = sum(info.matvecs or 0 for info in infos)
     right = residual <= asked.chosen.tolerance(xp, A.dtype)
-    status = combine([info._status for info in infos])
+    status = worst_status(infos)
     report(Info(status, right, iterations, matvecs, residual, children=tuple(infos)))
     return values[order], _vectors(asked, found, host_value(xp, order))
 

@@ -119,7 +119,7 @@ def _run(
         G = inner_products(xp, V, V)
         V = xp.matmul(V, 1.5 * eye_like(xp, V) - 0.5 * G)
     values, residual = _quotients(xp, A, V, is_hermitian)
-    size = _size(xp, A, noise) if is_inverse else pairs.size
+    size = norm_from_below(xp, A, noise[..., None]) if is_inverse else pairs.size
     residual = residual / without_zeros(xp, size)[..., None]
     # no vector was found
     residual = xp.where(xp.vector_norm(V, axis=-2) > 0.5, residual, 1 + 0 * residual)
@@ -147,12 +147,14 @@ def _quotients(xp: Any, A: LinearOperator, V: Array, is_hermitian: bool) -> tupl
     return xp.concat(values, axis=-1), xp.concat(residuals, axis=-1)
 
 
-def _size(xp: Any, A: LinearOperator, x: Array) -> Array:
-    """The norm of A from below, by a few powers."""
-    size = xp.vector_norm(x, axis=-1)
+def norm_from_below(
+    xp: Any, A: LinearOperator, x: Array, back: LinearOperator | None = None
+) -> Array:
+    """|A| from below, (*batch,), by a few powers of A, or of `back` A, from the column x."""
     for _ in range(POWER_STEPS):
-        x = (A @ (x / without_zeros(xp, size)[..., None])[..., None])[..., 0]
-        size = xp.vector_norm(x, axis=-1)
+        x = A @ (x / without_zeros(xp, xp.vector_norm(x, axis=-2))[..., None, :])
+        size = xp.vector_norm(x, axis=-2)[..., 0]
+        x = x if back is None else back @ x
     return size
 
 

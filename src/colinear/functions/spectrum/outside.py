@@ -15,7 +15,7 @@ from ...info import recording, report
 from ...operators import LinearOperator
 from ...operators.context import records_derivatives
 from ..common import ignore_float_errors, values_are_seen
-from .iterate import POWER_STEPS
+from .iterate import norm_from_below
 from .order import Asked, take_columns
 
 
@@ -32,7 +32,9 @@ def pairs_of_algorithm(asked: Asked, algorithm: Callable) -> tuple[Array, Linear
         V = take_columns(xp, V, asked.order(asked.typed(values))[..., :k])
         AV = A.detach() @ V
         values = asked.typed(xp.vecdot(V, AV, axis=-2))
-        size = xp.maximum(xp.max(xp.abs(values), axis=-1), _norm_from_below(xp, A.detach()))
+        size = xp.maximum(
+            xp.max(xp.abs(values), axis=-1), norm_from_below(xp, A.detach(), probe_of(A))
+        )
         residual = xp.vector_norm(AV - V * values[..., None, :], axis=-2)
         residual = residual / without_zeros(xp, size)[..., None]
         right = residual <= method.tolerance(xp, A.dtype)
@@ -66,7 +68,7 @@ def triplets_of_algorithm(
         U, V = (take_columns(xp, X, order) for X in (U, V))
         fixed = A.detach()
         residual = residual_of_triplets(xp, fixed, fixed.H, U, s, V)
-        size = xp.maximum(s[..., :1], _norm_from_below(xp, fixed, fixed.H)[..., None])
+        size = xp.maximum(s[..., :1], norm_from_below(xp, fixed, probe_of(A), fixed.H)[..., None])
         residual = residual / without_zeros(xp, size)
         tol = method.tolerance(xp, A.dtype)
         fine = (residual <= tol) & _is_orthonormal(xp, U, tol) & _is_orthonormal(xp, V, tol)
@@ -104,16 +106,6 @@ def _arrays(
             f"{', '.join(map(str, expected))}, it gave {', '.join(map(str, given))}."
         )
     return [A.xp.asarray(x, device=A._context.device) for x in arrays]
-
-
-def _norm_from_below(xp: Any, A: LinearOperator, back: LinearOperator | None = None) -> Array:
-    """|A| from below, (*batch,), by a few powers of A, or of `back` A, from a vector of cosines."""
-    x, size = probe_of(A), None
-    for _ in range(POWER_STEPS):
-        x = A @ (x / without_zeros(xp, xp.vector_norm(x, axis=-2))[..., None, :])
-        size = xp.vector_norm(x, axis=-2)[..., 0]
-        x = x if back is None else back @ x
-    return size
 
 
 def _is_orthonormal(xp: Any, V: Array, tol: float) -> Array:
