@@ -190,6 +190,23 @@ def test_an_operator_of_a_family_without_a_rule_is_said_not_to_be_divided():
     assert traffic(co.Identity(3) + co.Diagonal(np.ones(3))) == Traffic()
 
 
+def test_blocks_of_a_column_share_their_part_of_a_vector():
+    M = co.Dense(np.ones((4, 2)))
+    assert traffic(co.Block([[M, M], [M, M]])).gathers == (2, 2)
+    assert traffic(co.Block([[M], [M]])).gathers == (2,)
+    assert traffic(co.BlockDiag(M, M)).gathers == (2, 2)
+
+
+@pytest.mark.parametrize("offsets", [(0,), (-2,), (1, 3), (-3, -1), (-1, 2)])
+def test_halos_are_predicted_as_far_as_the_diagonals_reach(mesh, offsets):
+    S = sp.diags([np.ones(8 - abs(k)) for k in offsets], offsets, (8, 8)).tocsr()
+    reach = max(0, -offsets[0]), max(0, offsets[-1])
+    A = shard(co.Sparse(S), mesh)
+    assert traffic(A) == Traffic(shifts=tuple(filter(None, reach)))
+    product = shard(co.Kronecker(co.Sparse(S), co.Dense(np.ones((3, 5)))), mesh)
+    assert traffic(product) == traffic(A).times(5)
+
+
 @pytest.mark.parametrize(
     "A",
     [

@@ -13,7 +13,7 @@ import numpy as np
 from ..backends import Array
 from ..errors import DtypeError, ShapeError
 from .base import LinearOperator
-from .context import Context, given_context
+from .context import Context, as_one_block, given_context
 from .tree import Shape, memo
 
 TALL = 4  # rows to a column from which a triangle is found by blocks of rows
@@ -23,9 +23,20 @@ BLOCK_BYTES = 2**24  # of a matrix that is read at a time, where nobody has chos
 def multiply_by_blocks(A: Any, X: Any) -> Any:
     """A X in NumPy for a large matrix, block by block where BLAS would copy all of it: of another
     dtype than X, or neither stored by rows nor by columns."""
-    if A.ndim > 2 or X.ndim > 2 or (A.dtype == X.dtype and A.flags.forc):
+    if A.dtype == X.dtype and (A.ndim > 2 or A.flags.forc):
         return np.matmul(A, X)
+    if A.ndim == 2 < X.ndim:
+        return as_one_block(lambda X: multiply_by_blocks(A, X), X)
+    if A.ndim > 2 and X.ndim == 1:
+        return multiply_by_blocks(A, X[:, None])[..., 0]
     dtype = np.result_type(A, X)
+    if A.ndim > 2:
+        batch = np.broadcast_shapes(A.shape[:-2], X.shape[:-2])
+        A, X = (np.broadcast_to(each, (*batch, *each.shape[-2:])) for each in (A, X))
+        found = np.empty((*batch, A.shape[-2], X.shape[-1]), dtype)
+        for place in np.ndindex(*batch):
+            found[place] = multiply_by_blocks(A[place], X[place])
+        return found
     X = X.astype(dtype, copy=False)
     m, n = A.shape
     if A.strides[0] < A.strides[1]:  # it lies by columns
@@ -167,6 +178,8 @@ class Streamed(LinearOperator):
             block = self.source.read(places)
             if adjoint:
                 block, rows, columns = np.conj(np.swapaxes(block, -1, -2)), columns, rows
+            # what broadcasts is one matrix for all of its places
+            outer = (slice(None) if size == 1 else each for each, size in zip(outer, batch))
             inside = (..., *outer)
             Y[(*inside, rows, slice(None))] += np.matmul(block, X[(*inside, columns, slice(None))])
         return Y
