@@ -286,6 +286,7 @@ def divided_products(put):
         "ring, transforms": co.Convolution(numbers(60), N),
         "rows above, halos": co.Sparse(upper(N)),
         "rows of a product, halos": co.Kronecker(co.Sparse(upper(16)), co.Dense(numbers(3, 3))),
+        "rows of a sum, halos": co.KroneckerSum(co.Sparse(upper(16)), co.Dense(numbers(3, 3))),
         "grid, halos": co.Convolution(numbers(5, 5), (16, 7), "zero", centered=True),
         "torus, halos": co.Convolution(numbers(3, 3), (8, 6), centered=True),
         "grid, transforms": co.Convolution(numbers(11, 9), (12, 7), "zero"),

@@ -205,6 +205,8 @@ def test_halos_are_predicted_as_far_as_the_diagonals_reach(mesh, offsets):
     assert traffic(A) == Traffic(shifts=tuple(filter(None, reach)))
     product = shard(co.Kronecker(co.Sparse(S), co.Dense(np.ones((3, 5)))), mesh)
     assert traffic(product) == traffic(A).times(5)
+    total = shard(co.KroneckerSum(co.Sparse(S), co.Dense(np.ones((3, 3)))), mesh)
+    assert traffic(total) == traffic(A).times(3)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from ..operators import (
     Jacobian,
     Kernel,
     Kronecker,
+    KroneckerSum,
     LinearOperator,
     LowRank,
     MatrixFree,
@@ -61,7 +62,7 @@ class Traffic(NamedTuple):
 
     def then(self, other: Traffic) -> Traffic:
         """The traffic of two products, one after the other."""
-        return Traffic(*(own + theirs for own, theirs in zip(self, other)))
+        return Traffic._make(own + theirs for own, theirs in zip(self, other))
 
     def beside(self, other: Traffic) -> Traffic:
         """The traffic of two products with one vector, which is gathered once."""
@@ -176,13 +177,13 @@ def traffic_of_transform(A: Any) -> Traffic:
     return Traffic(exchanges=(rows * share,) * (3 if is_line else 2))
 
 
-@rule(traffic, Kronecker)
+@rule(traffic, Kronecker | KroneckerSum)
 def traffic_of_kronecker(A: Any) -> Traffic:
     """That of the first factor, for each of its columns; the others multiply the columns that a
     device has."""
     first = A.operands[0]
     sent = traffic(first).times(A.shape[-1] // max(first.shape[-1], 1))
-    return sent._replace(repeated=("Kronecker",) if sent.repeated else ())
+    return sent._replace(repeated=(type(A).__name__,) if sent.repeated else ())
 
 
 @rule(traffic, BlockDiag | Block)

@@ -20,6 +20,7 @@ from ..operators import (
     Jacobian,
     Kernel,
     Kronecker,
+    KroneckerSum,
     LinearOperator,
     LowRank,
     MatrixFree,
@@ -94,9 +95,9 @@ def place_kernel(A: Any, place: Any) -> Any:
     return A._replace(X=place.rows(A.X), Y=Y, parameters=parameters, spread=spread)
 
 
-@rule(placement, Kronecker)
+@rule(placement, Kronecker | KroneckerSum)
 def place_kronecker(A: Any, place: Any) -> Any:
-    """(A ⊗ B) x by the rows of A, with B whole"""
+    """(A ⊗ B) x and (A ⊕ B) x by the rows of A, with B whole"""
     first, *others = A.operands
     return A._replace(operands=(placement(first, place), *_whole(others, place)))
 
