@@ -117,15 +117,12 @@ def place_batch_sum(A: Any, place: Any) -> Any:
 def place_product(A: Any, place: Any) -> Any:
     """A B by their own rules; B^H B with B cut once, by its rows: one sum of as many numbers as
     columns"""
-    factors = A.operands
-    if len(factors) > 1 and are_adjoint(factors[0], factors[-1]):
-        last = placement(factors[-1], place)
-        inside = [placement(factor, place) for factor in factors[1:-1]]
-        return A._replace(operands=(last.H, *inside, last))
-    if len(factors) > 1 and are_transposed(factors[0], factors[-1]):
-        last = placement(factors[-1], place)
-        inside = [placement(factor, place) for factor in factors[1:-1]]
-        return A._replace(operands=(last.T, *inside, last))
+    first, *inside, last = A.operands
+    for is_image, image in ((are_adjoint, "H"), (are_transposed, "T")):
+        if is_image(first, last):
+            last = placement(last, place)
+            inside = [placement(factor, place) for factor in inside]
+            return A._replace(operands=(getattr(last, image), *inside, last))
     return everything_whole(A, place)
 
 
