@@ -152,6 +152,15 @@ def test_a_rule_places_an_operator_of_ones_own(mesh):
     np.testing.assert_allclose(np.asarray(gather(A) @ np.ones(4, np.float32)), 2.0)
 
 
+def test_a_kernel_of_a_batch_of_points_is_whole(mesh):
+    X, Y = np.ones((4, 2), np.float32), np.ones((3, 5, 2), np.float32)
+    for points in ((X, Y), (Y, X)):
+        A = co.Kernel(lambda X, Y: X @ Y.T, *map(jax.numpy.asarray, points))
+        K, n = shard(A, mesh), A.shape[-1]
+        assert K.spread is None
+        np.testing.assert_allclose(K @ shard(np.ones(n), mesh), 2.0 * n * np.ones(A.shape[:-1]))
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import colinear as co
-from colinear.operators.streamed import Streamed
+from colinear.operators.streamed import BLOCK_BYTES, Streamed
 
 ROWS, COLUMNS = 40_000, 100  # 32 MB
 SIZE = 2000  # 32 MB
@@ -207,6 +207,7 @@ def test_points_of_a_kernel_are_read_in_pieces(tall: np.ndarray) -> None:
 CHUNKS: dict[str, Any] = {
     "sizes": ((3000, 3000, 1000), (40, 60)),  # as Dask's
     "size": (2500, 30),  # as Zarr's
+    "sizes of NumPy": (np.int64(2500), np.int64(30)),
     "none": None,  # as those of contiguous files of HDF5
 }
 
@@ -239,6 +240,12 @@ def test_a_stack_of_lazy_matrices_is_summed() -> None:
     np.testing.assert_allclose(S.T @ np.ones(6), M.sum((0, 1)))
     assert lazy.largest <= 20 * 6 * 3 * 8
     np.testing.assert_allclose(co.as_operator(lazy) @ np.ones((4, 1)), M.sum(2)[..., None])
+
+
+def test_long_rows_of_a_file_without_chunks_are_read_in_pieces() -> None:
+    lazy = Lazy(np.ones((2, 3_000_000)), None)
+    np.testing.assert_allclose(co.as_operator(lazy) @ np.ones(3_000_000), [3e6, 3e6])
+    assert lazy.largest <= BLOCK_BYTES
 
 
 @pytest.mark.parametrize("batch", [(1,), (2, 1), (1, 3)])

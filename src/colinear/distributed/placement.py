@@ -87,7 +87,7 @@ def place_low_rank(A: Any, place: Any) -> Any:
 @rule(placement, Kernel)
 def place_kernel(A: Any, place: Any) -> Any:
     """k(X, Y) by rows: each device gathers points and vector, and computes its rows"""
-    spread = None if A.X.ndim > 2 else place.spread(*A.shape[-2:])
+    spread = None if A._point_batch else place.spread(*A.shape[-2:])
     if spread is None:
         return everything_whole(A, place)._replace(spread=None)
     Y = None if A.Y is None else place.rows(A.Y)

@@ -115,8 +115,9 @@ class Source:
         chunks = self.array.chunks
         if chunks is not None:
             return tuple(chunks)
-        rows = BLOCK_BYTES // max(1, self.array.dtype.itemsize * self.shape[-1])
-        return (*(1,) * (len(self.shape) - 2), max(1, rows), self.shape[-1])
+        numbers = max(1, BLOCK_BYTES // self.array.dtype.itemsize)
+        rows = max(1, numbers // max(1, self.shape[-1]))
+        return (*(1,) * (len(self.shape) - 2), rows, min(numbers, self.shape[-1]))
 
     def blocks(self) -> Iterator[tuple[slice, ...]]:
         """The places of all chunks, along every dimension."""
@@ -130,7 +131,7 @@ class Source:
 
 def _edges(size: int, chunks: Any) -> list[slice]:
     """The runs of the chunks along a dimension: all of their sizes are given, or the one size."""
-    if isinstance(chunks, int):
+    if not hasattr(chunks, "__iter__"):
         return [slice(i, min(i + chunks, size)) for i in range(0, size, max(1, chunks))]
     if any(each != each for each in chunks):
         raise ShapeError(
