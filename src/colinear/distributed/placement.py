@@ -151,7 +151,7 @@ def place_gauss_newton(A: Any, place: Any) -> Any:
 def place_toeplitz(A: Any, place: Any) -> Any:
     """By rows: two exchanges of the frequencies of x"""
     is_square = len(A.shape) == 2 and A.shape[0] == A.shape[1]
-    spread = place.spread(A.shape[0], by="exchange") if is_square else None
+    spread = place.spread(A.shape[0]) if is_square else None
     if spread is None:
         return everything_whole(A, place)._replace(spread=None)
     return A._map(lambda x: place.cut(x, -1))._replace(spread=spread)
@@ -161,14 +161,14 @@ def place_toeplitz(A: Any, place: Any) -> Any:
 def place_convolution(A: Any, place: Any) -> Any:
     """By the rows of the grid: halos of x where the kernel is no larger than what a device has,
     else two exchanges of the frequencies of x"""
-    spread = None if len(A.shape) > 2 else place.spread(A.grid[0], by="exchange")
+    spread = None if len(A.shape) > 2 else place.spread(A.grid[0])
     return everything_whole(A, place)._replace(spread=spread)
 
 
 @rule(placement, FFT)
 def place_transform(A: Any, place: Any) -> Any:
     """By the rows of the grid: two exchanges of all, three if it is a line"""
-    spread = place.spread(A.grid[0], by="exchange")
+    spread = place.spread(A.grid[0])
     is_possible = spread is not None and can_transform(A.grid, place.parts)
     return everything_whole(A, place)._replace(spread=spread if is_possible else None)
 

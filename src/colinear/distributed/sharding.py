@@ -61,11 +61,10 @@ class OverMesh(NamedTuple):
         """An array that every device has."""
         return self._on_mesh.place_on_mesh(x, self.mesh, {})
 
-    def spread(self, *rows: int, by: str = "apply_by_rows") -> tuple[Any, str] | None:
-        """The mesh and its axis, for an operator that divides its work itself, `by` a function of
-        the backend for meshes: if matrices of so many rows can be cut."""
-        is_possible = hasattr(self._on_mesh, by) and all(map(self.divides, rows))
-        return (self.mesh, self.axis) if is_possible else None
+    def spread(self, *rows: int) -> tuple[Any, str] | None:
+        """The mesh and its axis, for an operator that divides its work itself, if matrices of so
+        many rows can be cut."""
+        return (self.mesh, self.axis) if all(map(self.divides, rows)) else None
 
 
 class OnOneDevice(NamedTuple):
@@ -93,7 +92,7 @@ class OnOneDevice(NamedTuple):
         on_mesh = backends.mesh_module(xp.device_of(x))
         return x if on_mesh is None else on_mesh.gather_whole(x)
 
-    def spread(self, *rows: int, by: str = "") -> None:
+    def spread(self, *rows: int) -> None:
         """Nothing is divided."""
 
 
