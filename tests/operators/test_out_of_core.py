@@ -101,7 +101,7 @@ def test_a_file_is_not_copied(tall: np.ndarray, name: str) -> None:
 
 @pytest.mark.parametrize("shape", [(5000, 800), (3, 1300, 800)], ids=["matrix", "batch"])
 @pytest.mark.parametrize("dtype", [np.complex64, np.float32])
-def test_images_and_batches_in_a_file_are_not_copied(
+def test_transposes_and_batches_in_a_file_are_not_copied(
     tmp_path: Path, shape: tuple[int, ...], dtype: Any
 ) -> None:
     rng, path = np.random.default_rng(0), tmp_path / "A.npy"
@@ -109,14 +109,7 @@ def test_images_and_batches_in_a_file_are_not_copied(
     M = np.repeat(M if np.dtype(dtype).kind == "c" else M.real, 2, axis=-1).astype(dtype)
     np.save(path, M)
     A = np.load(path, mmap_mode="r")
-    for image, expected in (
-        (lambda A: A, M),
-        (lambda A: A.T, np.swapaxes(M, -1, -2)),
-        (lambda A: A.H, np.swapaxes(M, -1, -2).conj()),
-        (lambda A: A.conj(), M.conj()),
-        (lambda A: A.H.H, M),
-        (lambda A: A.conj().T, np.swapaxes(M, -1, -2).conj()),
-    ):
+    for image, expected in ((lambda A: A, M), (lambda A: A.T, np.swapaxes(M, -1, -2))):
         n = expected.shape[-1]
         for X in (np.ones((n, 2)), rng.normal(size=n), rng.normal(size=(3, n, 1)) + 0j):
             found, peak = _peak(lambda image=image, X=X: image(co.Dense(A)) @ X)

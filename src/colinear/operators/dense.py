@@ -52,23 +52,19 @@ class Dense(LinearOperator, init=False):
         return Dense._of(self.xp.matrix_transpose(self.A))
 
     def _adjoint(self) -> LinearOperator:
-        if self._is_cut or self._is_conjugate_new:
+        if self._is_cut:
             return Adjoint._of(self)
+        if self.is_complex and self._is_out_of_core:  # the conjugate would be a copy
+            return LinearOperator._adjoint(self)
         return Dense._of(adjoint(self.xp, self.A))
-
-    def _conj(self) -> LinearOperator:
-        return (LinearOperator._conj if self._is_conjugate_new else conjugate_leaves)(self)
-
-    @property
-    def _is_conjugate_new(self) -> bool:
-        """Whether its conjugate would be a copy of numbers that are not in memory."""
-        return self.is_complex and self._is_out_of_core
 
     @property
     def _is_cut(self) -> bool:
         """Whether a transpose would be another array, which takes as much memory of every device
         of a mesh: in JAX it would, and A^T B is as quick."""
         return self.xp.is_functional and mesh_module(self._context.device) is not None
+
+    _conj = conjugate_leaves
 
     def _matmat(self, X: Array) -> Array:
         if self.xp.is_functional and (X.ndim == 1 or X.shape[-1] == 1):
@@ -98,9 +94,6 @@ class Dense(LinearOperator, init=False):
     _matvec = _matmat  # matmul's rule for a 1-D right side is ours
 
     def _rmatmat(self, X: Array) -> Array:
-        if self._is_long and max(self.A.ndim, X.ndim) > 2:  # A^H X = conj(A^T conj(X))
-            transposed = self.xp.matrix_transpose(self.A)
-            return self.xp.conj(multiply_by_blocks(transposed, self.xp.conj(X)))
         return inner_products(self.xp, self.A, X)
 
     def _rows(self, indices: Array) -> LinearOperator:
