@@ -269,19 +269,24 @@ def steps(put):
 
 
 def divided_products(put):
-    """What a product with operators that are multiplied on grids sends, prepared for many of them
+    """What a product with operators that send halos or exchange frequencies sends, prepared for many of them
     or not, and what is predicted."""
     rng, found = np.random.default_rng(6), {}
     mesh = put(np.ones(DEVICES), 0).sharding.mesh
     numbers = lambda *shape: rng.normal(size=shape)
+    upper = lambda n: sp.diags([numbers(n - 1), numbers(n - 3)], [1, 3], (n, n)).tocsr()
     cases = {
         "toeplitz": co.Toeplitz(numbers(N), numbers(N)),
+        "corner that is ignored": co.Toeplitz(numbers(N), np.r_[np.nan, numbers(N - 1)]),
         "complex toeplitz": co.Toeplitz(numbers(N) + 1j * numbers(N)),
         "circulant": co.Circulant(numbers(N)),
         "line, halos": co.Convolution(numbers(9), N, "zero", centered=True),
         "line, transforms": co.Convolution(numbers(60), N, "zero", centered=True),
         "ring, halos": co.Convolution(numbers(20), 2 * N, centered=True),
         "ring, transforms": co.Convolution(numbers(60), N),
+        "rows above, halos": co.Sparse(upper(N)),
+        "rows of a product, halos": co.Kronecker(co.Sparse(upper(16)), co.Dense(numbers(3, 3))),
+        "rows of a sum, halos": co.KroneckerSum(co.Sparse(upper(16)), co.Dense(numbers(3, 3))),
         "grid, halos": co.Convolution(numbers(5, 5), (16, 7), "zero", centered=True),
         "torus, halos": co.Convolution(numbers(3, 3), (8, 6), centered=True),
         "grid, transforms": co.Convolution(numbers(11, 9), (12, 7), "zero"),

@@ -152,6 +152,15 @@ def test_a_rule_places_an_operator_of_ones_own(mesh):
     np.testing.assert_allclose(np.asarray(gather(A) @ np.ones(4, np.float32)), 2.0)
 
 
+def test_a_kernel_of_a_batch_of_points_is_whole(mesh):
+    X, Y = np.ones((4, 2), np.float32), np.ones((3, 5, 2), np.float32)
+    for points in ((X, Y), (Y, X)):
+        A = co.Kernel(lambda X, Y: X @ Y.T, *map(jax.numpy.asarray, points))
+        K, n = shard(A, mesh), A.shape[-1]
+        assert K.spread is None
+        np.testing.assert_allclose(K @ shard(np.ones(n), mesh), 2.0 * n * np.ones(A.shape[:-1]))
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -188,6 +197,25 @@ def test_gathered_parts_are_not_divided_any_more(mesh):
 def test_an_operator_of_a_family_without_a_rule_is_said_not_to_be_divided():
     assert traffic(co.Toeplitz([2.0, 1.0])).repeated == ("Toeplitz",)
     assert traffic(co.Identity(3) + co.Diagonal(np.ones(3))) == Traffic()
+
+
+def test_blocks_of_a_column_share_their_part_of_a_vector():
+    M = co.Dense(np.ones((4, 2)))
+    assert traffic(co.Block([[M, M], [M, M]])).gathers == (2, 2)
+    assert traffic(co.Block([[M], [M]])).gathers == (2,)
+    assert traffic(co.BlockDiag(M, M)).gathers == (2, 2)
+
+
+@pytest.mark.parametrize("offsets", [(0,), (-2,), (1, 3), (-3, -1), (-1, 2)])
+def test_halos_are_predicted_as_far_as_the_diagonals_reach(mesh, offsets):
+    S = sp.diags([np.ones(8 - abs(k)) for k in offsets], offsets, (8, 8)).tocsr()
+    reach = max(0, -offsets[0]), max(0, offsets[-1])
+    A = shard(co.Sparse(S), mesh)
+    assert traffic(A) == Traffic(shifts=tuple(filter(None, reach)))
+    product = shard(co.Kronecker(co.Sparse(S), co.Dense(np.ones((3, 5)))), mesh)
+    assert traffic(product) == traffic(A).times(5)
+    total = shard(co.KroneckerSum(co.Sparse(S), co.Dense(np.ones((3, 3)))), mesh)
+    assert traffic(total) == traffic(A).times(3)
 
 
 @pytest.mark.parametrize(

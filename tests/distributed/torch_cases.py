@@ -225,9 +225,12 @@ def layouts(mesh):
     halves = weights[:3].sum(), weights[3:].sum()
     # d/dx of Σ w (2 x + sum of the x of the other half)
     slope = 2 * weights + torch.stack(halves).flip(0).repeat_interleave(3)[:, None]
-    before = of.apply_by_rows(
-        lambda cut, _: of.shift_rows(cut[0], "x", 1), mesh, "x", (rows,), None
-    ).full_tensor()
+    before, beyond = (
+        of.apply_by_rows(
+            lambda cut, _: of.shift_rows(cut[0], "x", 1), mesh, "x", (each,), None
+        ).full_tensor()
+        for each in (rows, rows / 0)
+    )
     turned = of.apply_by_rows(
         lambda cut, _: of.shift_rows(cut[0], "x", 1, True), mesh, "x", (rows,), None
     ).full_tensor()
@@ -250,6 +253,7 @@ def layouts(mesh):
         "derivative": bool(torch.allclose(moving.grad.full_tensor(), slope)),
         "derivative of what is whole": bool(torch.isclose(scale.grad, (weights**2).sum())),
         "shift": bool((before == torch.cat([torch.zeros(3, 4), torch.as_tensor(x[:3])])).all()),
+        "nothing comes from outside": bool((beyond[:3] == 0).all()),
         "around": bool((turned == torch.as_tensor(np.roll(x, 3, axis=0))).all()),
         "exchange": bool((exchanged == torch.as_tensor(x.T + np.arange(4)[:, None] // 2)).all()),
         "place of A": A.device == mesh and A.to(device="cpu").device == torch.device("cpu"),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import colinear as co
-from colinear.operators.streamed import Streamed
+from colinear.operators.streamed import BLOCK_BYTES, Streamed
 
 ROWS, COLUMNS = 40_000, 100  # 32 MB
 SIZE = 2000  # 32 MB
@@ -99,6 +99,25 @@ def test_a_file_is_not_copied(tall: np.ndarray, name: str) -> None:
     np.testing.assert_allclose(result, PRODUCTS[name](np.array(tall)), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(5000, 800), (3, 1300, 800)], ids=["matrix", "batch"])
+@pytest.mark.parametrize("dtype", [np.complex64, np.float32])
+def test_transposes_and_batches_in_a_file_are_not_copied(
+    tmp_path: Path, shape: tuple[int, ...], dtype: Any
+) -> None:
+    rng, path = np.random.default_rng(0), tmp_path / "A.npy"
+    M = rng.normal(size=(*shape, 2)).view(complex)[..., 0]
+    M = np.repeat(M if np.dtype(dtype).kind == "c" else M.real, 2, axis=-1).astype(dtype)
+    np.save(path, M)
+    A = np.load(path, mmap_mode="r")
+    for image, expected in ((lambda A: A, M), (lambda A: A.T, np.swapaxes(M, -1, -2))):
+        n = expected.shape[-1]
+        for X in (np.ones((n, 2)), rng.normal(size=n), rng.normal(size=(3, n, 1)) + 0j):
+            found, peak = _peak(lambda image=image, X=X: image(co.Dense(A)) @ X)
+            assert peak < SMALL_PART * A.nbytes + found.nbytes
+            np.testing.assert_allclose(found, expected @ X, rtol=1e-3, atol=1e-3)
+            assert found.dtype == np.result_type(dtype, X)
+
+
 def test_least_squares_of_unlike_columns(tall: np.ndarray, tmp_path: Path) -> None:
     M, b = np.array(tall[:25_000]) * np.geomspace(1, 1e5, COLUMNS), np.ones(25_000)
     np.save(tmp_path / "A.npy", M)
@@ -181,6 +200,7 @@ def test_points_of_a_kernel_are_read_in_pieces(tall: np.ndarray) -> None:
 CHUNKS: dict[str, Any] = {
     "sizes": ((3000, 3000, 1000), (40, 60)),  # as Dask's
     "size": (2500, 30),  # as Zarr's
+    "sizes of NumPy": (np.int64(2500), np.int64(30)),
     "none": None,  # as those of contiguous files of HDF5
 }
 
@@ -213,6 +233,21 @@ def test_a_stack_of_lazy_matrices_is_summed() -> None:
     np.testing.assert_allclose(S.T @ np.ones(6), M.sum((0, 1)))
     assert lazy.largest <= 20 * 6 * 3 * 8
     np.testing.assert_allclose(co.as_operator(lazy) @ np.ones((4, 1)), M.sum(2)[..., None])
+
+
+def test_long_rows_of_a_file_without_chunks_are_read_in_pieces() -> None:
+    lazy = Lazy(np.ones((2, 3_000_000)), None)
+    np.testing.assert_allclose(co.as_operator(lazy) @ np.ones(3_000_000), [3e6, 3e6])
+    assert lazy.largest <= BLOCK_BYTES
+
+
+@pytest.mark.parametrize("batch", [(1,), (2, 1), (1, 3)])
+def test_a_lazy_matrix_is_that_of_every_vector_of_a_batch(batch: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(4)
+    M = rng.normal(size=(*batch, 6, 4)) + 1j * rng.normal(size=(*batch, 6, 4))
+    A, X, Y = co.as_operator(Lazy(M, (*batch, 4, 3))), np.ones((2, 3, 4, 2)), np.ones((2, 3, 6, 1))
+    np.testing.assert_allclose(A @ X, M @ X)
+    np.testing.assert_allclose(A.H @ Y, np.swapaxes(M, -1, -2).conj() @ Y)
 
 
 def test_a_large_lazy_system_is_iterated() -> None:

@@ -15,9 +15,8 @@ array([1., 2.])
 from __future__ import annotations
 
 from .allreduce import AllReduce
-from .files import load_rows
 from .placement import placement
 from .row_sparse import RowSparse
-from .sharding import gather, shard
+from .sharding import gather, load_rows, shard
 
 __all__ = ["shard", "gather", "placement", "load_rows", "AllReduce", "RowSparse"]

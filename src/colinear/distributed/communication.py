@@ -9,6 +9,7 @@ what arrives twice).
 from __future__ import annotations
 
 import math
+from functools import reduce
 from typing import Any, NamedTuple
 
 from .. import backends
@@ -19,6 +20,7 @@ from ..operators import (
     FFT,
     Adjoint,
     BatchSum,
+    Block,
     BlockDiag,
     Circulant,
     Conjugate,
@@ -31,6 +33,7 @@ from ..operators import (
     Jacobian,
     Kernel,
     Kronecker,
+    KroneckerSum,
     LinearOperator,
     LowRank,
     MatrixFree,
@@ -59,18 +62,18 @@ class Traffic(NamedTuple):
 
     def then(self, other: Traffic) -> Traffic:
         """The traffic of two products, one after the other."""
-        return Traffic(
-            self.gathers + other.gathers,
-            self.sums + other.sums,
-            self.shifts + other.shifts,
-            self.repeated + other.repeated,
-            self.exchanges + other.exchanges,
-        )
+        return Traffic._make(own + theirs for own, theirs in zip(self, other))
 
     def beside(self, other: Traffic) -> Traffic:
         """The traffic of two products with one vector, which is gathered once."""
         both = self.then(other)
         return both._replace(gathers=tuple(dict.fromkeys(both.gathers)))
+
+    def times(self, columns: int) -> Traffic:
+        """The traffic of a product with so many vectors at once."""
+        sizes = (tuple(columns * size for size in each) for each in (*self[:3], self.exchanges))
+        gathers, sums, shifts, exchanges = sizes
+        return Traffic(gathers, sums, shifts, self.repeated, exchanges)
 
     def reversed(self) -> Traffic:
         """The traffic of a product with the adjoint: what was gathered is summed, and the other
@@ -133,7 +136,7 @@ def traffic_of_row_sparse(A: Any) -> Traffic:
     """Halos of x go to the neighbours, or x is gathered."""
     if A.offsets is None:
         return Traffic(gathers=(A.shape[-1],))
-    return Traffic(shifts=tuple(abs(k) for k in (min(A.offsets), max(A.offsets)) if k))
+    return Traffic(shifts=tuple(rows for rows in A.halos if rows))
 
 
 @rule(traffic, Toeplitz | Circulant)
@@ -174,23 +177,22 @@ def traffic_of_transform(A: Any) -> Traffic:
     return Traffic(exchanges=(rows * share,) * (3 if is_line else 2))
 
 
-@rule(traffic, Kronecker)
+@rule(traffic, Kronecker | KroneckerSum)
 def traffic_of_kronecker(A: Any) -> Traffic:
-    """x is gathered for the first factor; the others multiply the columns that a device has."""
-    first = traffic(A.operands[0])
-    return (
-        Traffic(gathers=(A.shape[-1],))
-        if first.gathers and not first.repeated
-        else Traffic(gathers=(A.shape[-1],), repeated=("Kronecker",))
-    )
+    """That of the first factor, for each of its columns; the others multiply the columns that a
+    device has."""
+    first = A.operands[0]
+    sent = traffic(first).times(A.shape[-1] // max(first.shape[-1], 1))
+    return sent._replace(repeated=(type(A).__name__,) if sent.repeated else ())
 
 
-@rule(traffic, BlockDiag)
+@rule(traffic, BlockDiag | Block)
 def traffic_of_blocks(A: Any) -> Traffic:
-    """That of each block, for its part of x."""
+    """That of the blocks: those of a column share their part of x."""
+    columns = zip(*A.blocks) if isinstance(A, Block) else ((block,) for block in A.operands)
     found = Traffic()
-    for block in A.operands:
-        found = found.then(traffic(block))
+    for blocks in columns:
+        found = found.then(reduce(Traffic.beside, map(traffic, blocks)))
     return found
 
 

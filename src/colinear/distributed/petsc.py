@@ -6,7 +6,8 @@ here, and differentiated by A x = b.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,21 +186,16 @@ def imported(name: str) -> Any:
     return petsc
 
 
-class as_our_error:
+@contextmanager
+def as_our_error(petsc: Any, name: str) -> Iterator[None]:
     """A block in which an error of PETSc's becomes a MethodError."""
-
-    def __init__(self, petsc: Any, name: str):
-        self.petsc, self.name = petsc, name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if kind is not None and issubclass(kind, self.petsc.Error):
-            raise MethodError(
-                f"{self.name}: PETSc failed with its error {error.ierr}: {error}. Look up the "
-                "names of ksp, pc and options, and whether this PETSc was built with them."
-            ) from error
+    try:
+        yield
+    except petsc.Error as error:
+        raise MethodError(
+            f"{name}: PETSc failed with its error {error.ierr}: {error}. Look up the names of ksp, "
+            "pc and options, and whether this PETSc was built with them."
+        ) from error
 
 
 def check_words(method: Any, *names: str) -> None:

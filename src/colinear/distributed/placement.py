@@ -20,6 +20,7 @@ from ..operators import (
     Jacobian,
     Kernel,
     Kronecker,
+    KroneckerSum,
     LinearOperator,
     LowRank,
     MatrixFree,
@@ -86,7 +87,7 @@ def place_low_rank(A: Any, place: Any) -> Any:
 @rule(placement, Kernel)
 def place_kernel(A: Any, place: Any) -> Any:
     """k(X, Y) by rows: each device gathers points and vector, and computes its rows"""
-    spread = None if A.X.ndim > 2 else place.spread(*A.shape[-2:])
+    spread = None if A._point_batch else place.spread(*A.shape[-2:])
     if spread is None:
         return everything_whole(A, place)._replace(spread=None)
     Y = None if A.Y is None else place.rows(A.Y)
@@ -94,9 +95,9 @@ def place_kernel(A: Any, place: Any) -> Any:
     return A._replace(X=place.rows(A.X), Y=Y, parameters=parameters, spread=spread)
 
 
-@rule(placement, Kronecker)
+@rule(placement, Kronecker | KroneckerSum)
 def place_kronecker(A: Any, place: Any) -> Any:
-    """(A ⊗ B) x by the rows of A, with B whole"""
+    """(A ⊗ B) x and (A ⊕ B) x by the rows of A, with B whole"""
     first, *others = A.operands
     return A._replace(operands=(placement(first, place), *_whole(others, place)))
 
@@ -116,15 +117,12 @@ def place_batch_sum(A: Any, place: Any) -> Any:
 def place_product(A: Any, place: Any) -> Any:
     """A B by their own rules; B^H B with B cut once, by its rows: one sum of as many numbers as
     columns"""
-    factors = A.operands
-    if len(factors) > 1 and are_adjoint(factors[0], factors[-1]):
-        last = placement(factors[-1], place)
-        inside = [placement(factor, place) for factor in factors[1:-1]]
-        return A._replace(operands=(last.H, *inside, last))
-    if len(factors) > 1 and are_transposed(factors[0], factors[-1]):
-        last = placement(factors[-1], place)
-        inside = [placement(factor, place) for factor in factors[1:-1]]
-        return A._replace(operands=(last.T, *inside, last))
+    first, *inside, last = A.operands
+    for is_image, image in ((are_adjoint, "H"), (are_transposed, "T")):
+        if is_image(first, last):
+            last = placement(last, place)
+            inside = [placement(factor, place) for factor in inside]
+            return A._replace(operands=(getattr(last, image), *inside, last))
     return everything_whole(A, place)
 
 
@@ -153,7 +151,7 @@ def place_gauss_newton(A: Any, place: Any) -> Any:
 def place_toeplitz(A: Any, place: Any) -> Any:
     """By rows: two exchanges of the frequencies of x"""
     is_square = len(A.shape) == 2 and A.shape[0] == A.shape[1]
-    spread = place.spread(A.shape[0], by="exchange") if is_square else None
+    spread = place.spread(A.shape[0]) if is_square else None
     if spread is None:
         return everything_whole(A, place)._replace(spread=None)
     return A._map(lambda x: place.cut(x, -1))._replace(spread=spread)
@@ -163,14 +161,14 @@ def place_toeplitz(A: Any, place: Any) -> Any:
 def place_convolution(A: Any, place: Any) -> Any:
     """By the rows of the grid: halos of x where the kernel is no larger than what a device has,
     else two exchanges of the frequencies of x"""
-    spread = None if len(A.shape) > 2 else place.spread(A.grid[0], by="exchange")
+    spread = None if len(A.shape) > 2 else place.spread(A.grid[0])
     return everything_whole(A, place)._replace(spread=spread)
 
 
 @rule(placement, FFT)
 def place_transform(A: Any, place: Any) -> Any:
     """By the rows of the grid: two exchanges of all, three if it is a line"""
-    spread = place.spread(A.grid[0], by="exchange")
+    spread = place.spread(A.grid[0])
     is_possible = spread is not None and can_transform(A.grid, place.parts)
     return everything_whole(A, place)._replace(spread=spread if is_possible else None)
 

@@ -46,6 +46,11 @@ class RowSparse(LinearOperator, init=False):
         return multiply(self, X)
 
     @property
+    def halos(self) -> tuple[int, int]:
+        """How many rows of x before a row, and how many behind it, the diagonals reach."""
+        return max(0, -self.offsets[0]), max(0, self.offsets[-1])  # type: ignore[index]
+
+    @property
     def width(self) -> int:
         """How many values are stored of each row."""
         return int(self.data.shape[1 if self.offsets is None else 0])
@@ -133,8 +138,7 @@ def _multiply_on_mesh(xp: Any, A: Any, X: Array) -> Array:
         columns = A.structure.padded[1].on(xp)
         return by_rows(by_gathering, A.spread, (A.data, columns, X), ())
 
-    offsets = A.offsets
-    above, below = max(0, -offsets[0]), max(0, offsets[-1])  # rows of x beyond one's own
+    above, below = A.halos
 
     def by_halos(on_mesh: Any, axis: str, cut: Any, whole: Any) -> Array:
         *diagonals, X = cut
@@ -143,7 +147,7 @@ def _multiply_on_mesh(xp: Any, A: Any, X: Array) -> Array:
         def product(near: Array, first: int, start: int, stop: int) -> Array:
             """Rows of A X, of which `near` has the rows of X that are needed, from `first` on."""
             at = slice(start, stop)
-            near_rows = (near[start + k - first : stop + k - first] for k in offsets)
+            near_rows = (near[start + k - first : stop + k - first] for k in A.offsets)
             terms = (d[at] * x for d, x in zip(diagonals, near_rows))
             return sum(terms, start=next(terms))
 

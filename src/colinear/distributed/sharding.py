@@ -1,7 +1,9 @@
-"""`shard` and `gather`: operators and arrays put on a mesh, and back on one device."""
+"""`shard` and `gather`: operators and arrays put on a mesh, and back on one device; `load_rows`:
+arrays from files, of which each process reads its own rows."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,11 +61,10 @@ class OverMesh(NamedTuple):
         """An array that every device has."""
         return self._on_mesh.place_on_mesh(x, self.mesh, {})
 
-    def spread(self, *rows: int, by: str = "apply_by_rows") -> tuple[Any, str] | None:
-        """The mesh and its axis, for an operator that divides its work itself, `by` a function of
-        the backend for meshes: if matrices of so many rows can be cut."""
-        is_possible = hasattr(self._on_mesh, by) and all(map(self.divides, rows))
-        return (self.mesh, self.axis) if is_possible else None
+    def spread(self, *rows: int) -> tuple[Any, str] | None:
+        """The mesh and its axis, for an operator that divides its work itself, if matrices of so
+        many rows can be cut."""
+        return (self.mesh, self.axis) if all(map(self.divides, rows)) else None
 
 
 class OnOneDevice(NamedTuple):
@@ -91,7 +92,7 @@ class OnOneDevice(NamedTuple):
         on_mesh = backends.mesh_module(xp.device_of(x))
         return x if on_mesh is None else on_mesh.gather_whole(x)
 
-    def spread(self, *rows: int, by: str = "") -> None:
+    def spread(self, *rows: int) -> None:
         """Nothing is divided."""
 
 
@@ -138,6 +139,47 @@ def gather(A: Any) -> Any:
     array([1., 2.])
     """
     return _placed(A, OnOneDevice())
+
+
+def load_rows(path: str | Path, mesh: Any, axis: str | None = None, dtype: Any = None) -> Any:
+    """Read a matrix or vector from an `.npy` file on a mesh, cut by its first dimension.
+
+    The file is mapped into memory, and each process reads the rows of its own devices and no
+    others; every process must see the file.
+
+    Parameters
+    ----------
+    path : str or Path
+        What `numpy.save` wrote.
+    mesh : jax.sharding.Mesh or torch.distributed.device_mesh.DeviceMesh
+    axis : str, optional
+        The axis of the mesh over which the rows are cut; by default its first one.
+    dtype : optional
+        To which each process converts its rows; by default that of the file.
+
+    Examples
+    --------
+    >>> import colinear as co, jax, numpy as np, pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "data.npy"
+    >>> np.save(path, np.ones((6, 2), np.float32))
+    >>> X = co.distributed.load_rows(path, jax.make_mesh((1,), ("x",)))
+    >>> A = co.PSD(co.LowRank(X)) + co.Identity(6)
+    >>> X.shape
+    (6, 2)
+    """
+    axis = checked_axis("load_rows", mesh, axis)
+    stored = np.load(path, mmap_mode="r", allow_pickle=False)
+    if stored.ndim == 0:
+        raise ShapeError(f"load_rows: {path} holds a number; expected an array with rows.")
+    place, on_mesh = OverMesh(mesh, axis), backends.mesh_module(mesh)
+    rows = stored.shape[0]
+    if not place.divides(rows):
+        raise ShapeError(
+            f"load_rows: {path} has {rows} rows, which {place.parts} devices cannot share evenly. "
+            f"Store a multiple of {place.parts}: rows of zeros change no X^T X."
+        )
+    own = stored[on_mesh.local_rows(mesh, axis, rows)]
+    return on_mesh.from_local_rows(np.array(own, dtype=dtype), mesh, axis, rows)
 
 
 def checked_axis(what: str, mesh: Any, axis: str | None) -> str:

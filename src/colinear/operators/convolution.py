@@ -66,11 +66,9 @@ class Convolution(LinearOperator, init=False):
     kernel: Array
     grid: Shape
     boundary: str
-    origin: tuple[
-        int, ...
-        # the kernel's index that multiplies x[i]: flipped with the kernel, so transposes stay in
-        # the family
-    ]
+    # the kernel's index that multiplies x[i]: flipped with the kernel, so transposes stay in the
+    # family
+    origin: Shape
     spread: Spread | None = None  # the mesh, and its axis, over which the grid's rows are divided
 
     def __new__(

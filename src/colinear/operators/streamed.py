@@ -13,7 +13,7 @@ import numpy as np
 from ..backends import Array
 from ..errors import DtypeError, ShapeError
 from .base import LinearOperator
-from .context import Context, given_context
+from .context import Context, as_one_block, given_context
 from .tree import Shape, memo
 
 TALL = 4  # rows to a column from which a triangle is found by blocks of rows
@@ -23,9 +23,20 @@ BLOCK_BYTES = 2**24  # of a matrix that is read at a time, where nobody has chos
 def multiply_by_blocks(A: Any, X: Any) -> Any:
     """A X in NumPy for a large matrix, block by block where BLAS would copy all of it: of another
     dtype than X, or neither stored by rows nor by columns."""
-    if A.ndim > 2 or X.ndim > 2 or (A.dtype == X.dtype and A.flags.forc):
+    if A.dtype == X.dtype and (A.ndim > 2 or A.flags.forc):
         return np.matmul(A, X)
+    if A.ndim == 2 < X.ndim:
+        return as_one_block(lambda X: multiply_by_blocks(A, X), X)
+    if A.ndim > 2 and X.ndim == 1:
+        return multiply_by_blocks(A, X[:, None])[..., 0]
     dtype = np.result_type(A, X)
+    if A.ndim > 2:
+        batch = np.broadcast_shapes(A.shape[:-2], X.shape[:-2])
+        A, X = (np.broadcast_to(each, (*batch, *each.shape[-2:])) for each in (A, X))
+        found = np.empty((*batch, A.shape[-2], X.shape[-1]), dtype)
+        for place in np.ndindex(*batch):
+            found[place] = multiply_by_blocks(A[place], X[place])
+        return found
     X = X.astype(dtype, copy=False)
     m, n = A.shape
     if A.strides[0] < A.strides[1]:  # it lies by columns
@@ -104,8 +115,9 @@ class Source:
         chunks = self.array.chunks
         if chunks is not None:
             return tuple(chunks)
-        rows = BLOCK_BYTES // max(1, self.array.dtype.itemsize * self.shape[-1])
-        return (*(1,) * (len(self.shape) - 2), max(1, rows), self.shape[-1])
+        numbers = max(1, BLOCK_BYTES // self.array.dtype.itemsize)
+        rows = max(1, numbers // max(1, self.shape[-1]))
+        return (*(1,) * (len(self.shape) - 2), rows, min(numbers, self.shape[-1]))
 
     def blocks(self) -> Iterator[tuple[slice, ...]]:
         """The places of all chunks, along every dimension."""
@@ -119,7 +131,7 @@ class Source:
 
 def _edges(size: int, chunks: Any) -> list[slice]:
     """The runs of the chunks along a dimension: all of their sizes are given, or the one size."""
-    if isinstance(chunks, int):
+    if not hasattr(chunks, "__iter__"):
         return [slice(i, min(i + chunks, size)) for i in range(0, size, max(1, chunks))]
     if any(each != each for each in chunks):
         raise ShapeError(
@@ -167,6 +179,8 @@ class Streamed(LinearOperator):
             block = self.source.read(places)
             if adjoint:
                 block, rows, columns = np.conj(np.swapaxes(block, -1, -2)), columns, rows
+            # what broadcasts is one matrix for all of its places
+            outer = (slice(None) if size == 1 else each for each, size in zip(outer, batch))
             inside = (..., *outer)
             Y[(*inside, rows, slice(None))] += np.matmul(block, X[(*inside, columns, slice(None))])
         return Y

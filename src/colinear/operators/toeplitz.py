@@ -124,10 +124,8 @@ class Toeplitz(LinearOperator, init=False):
         return grid_of_line(self.shape[-1], p, 2 * p)
 
     def _divided_kernel(self, lengths: Shape) -> tuple[Array, ...]:
-        xp = self.xp
-        row = xp.conj(self.col) if self.row is None else self.row
-        before = xp.roll(xp.flip(row, axis=-1), 1, axis=-1)  # diagonals -n to -1
-        return self.col, before
+        above = self._diagonals()[..., : self.shape[-1] - 1]
+        return self.col, self.xp.pad(above, 1, 0, -1)  # entries 0 to n - 1, and -n to -1
 
     def _diagonals(self) -> Array:
         """The value of each diagonal, from the upper right corner to the lower left one:

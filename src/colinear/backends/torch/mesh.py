@@ -218,7 +218,8 @@ def shift_rows(x: torch.Tensor, axis: str, by: int, wraps: bool = False) -> Any:
     source = int(place_along(axis)) - by
     everywhere = gather_rows(x, axis)
     if not (wraps or 0 <= source < count):
-        return 0 * everywhere[..., :n, :]
+        # a part of what was gathered, so that derivatives run through it in every process
+        return everywhere[..., :n, :].masked_fill(torch.tensor(True, device=x.device), 0)
     source %= count
     return everywhere[..., source * n : (source + 1) * n, :]
 
