@@ -326,3 +326,37 @@ def test_a_file_larger_than_the_memory_limit(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     residual, is_ordered = done.stdout.split()
     assert float(residual) < 1e-8 and is_ordered == "True"
+
+
+def test_the_adjoint_and_the_conjugate_of_a_complex_file_are_no_copies(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((4000, 500)) + 1j * rng.standard_normal((4000, 500))
+    np.save(tmp_path / "tall.npy", M)
+    A = co.Dense(np.load(tmp_path / "tall.npy", mmap_mode="r"))
+    x, y = rng.standard_normal((4000, 2)), rng.standard_normal((500, 2))
+    expected = np.linalg.svd(M, compute_uv=False)[:2]
+    calls: list[tuple[Any, Any]] = [
+        (lambda: A.H @ x, M.conj().T @ x),
+        (lambda: A.conj() @ y, M.conj() @ y),
+        (lambda: A.H.T @ y, M.conj() @ y),
+        (lambda: co.svd(A.H, 2)[1], expected),
+        (lambda: co.norm(A.conj(), 1), np.linalg.norm(M, 1)),
+    ]
+    for call, wanted in calls:
+        found, peak = _peak(call)
+        np.testing.assert_allclose(found, wanted, rtol=1e-10)
+        assert peak < M.nbytes / 2
+
+
+def test_a_few_eigenvalues_of_the_adjoint_of_a_file_are_iterated(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((1100, 1100)) + 1j * rng.standard_normal((1100, 1100))
+    M = M / 40 + 3 * np.eye(1100)
+    M[0, 0] = 40 + 2j
+    np.save(tmp_path / "square.npy", M)
+    A = co.Dense(np.load(tmp_path / "square.npy", mmap_mode="r"))
+    values, vectors = co.eig(A.H, 1)
+    largest = co.eig(A, 1)[0]
+    np.testing.assert_allclose(values, largest.conj(), rtol=1e-8)
+    v = vectors.to_dense()
+    np.testing.assert_allclose(M.conj().T @ v, v * values, atol=1e-5)

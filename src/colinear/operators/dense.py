@@ -11,7 +11,7 @@ from ..errors import DtypeError
 from .base import LinearOperator
 from .context import as_array, kind_of, of_array
 from .streamed import BLOCK_BYTES, is_lazy, multiply_by_blocks, streamed
-from .transposed import Adjoint, Transpose
+from .transposed import Adjoint, Conjugate, Transpose
 from .tree import Shape, conjugate_leaves, memo
 
 # A matrix that is stored.
@@ -52,10 +52,8 @@ class Dense(LinearOperator, init=False):
         return Dense._of(self.xp.matrix_transpose(self.A))
 
     def _adjoint(self) -> LinearOperator:
-        if self._is_cut:
+        if self._is_cut or self._is_copied_by_conjugation:
             return Adjoint._of(self)
-        if self.is_complex and self._is_out_of_core:  # the conjugate would be a copy
-            return LinearOperator._adjoint(self)
         return Dense._of(adjoint(self.xp, self.A))
 
     @property
@@ -64,7 +62,13 @@ class Dense(LinearOperator, init=False):
         of a mesh: in JAX it would, and A^T B is as quick."""
         return self.xp.is_functional and mesh_module(self._context.device) is not None
 
-    _conj = conjugate_leaves
+    @property
+    def _is_copied_by_conjugation(self) -> bool:
+        """Whether the conjugate would be a copy of a file."""
+        return self.is_complex and self._is_out_of_core
+
+    def _conj(self) -> LinearOperator:
+        return Conjugate._of(self) if self._is_copied_by_conjugation else conjugate_leaves(self)
 
     def _matmat(self, X: Array) -> Array:
         if self.xp.is_functional and (X.ndim == 1 or X.shape[-1] == 1):

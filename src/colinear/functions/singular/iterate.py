@@ -188,7 +188,8 @@ def gram_pays(A: LinearOperator, k: int) -> bool:
     """Whether A is a stored matrix, with one of low rank perhaps, tall and narrow (or wide and low),
     of which few triplets are asked; its values can be seen, or a program can decide."""
     m, n = A.shape[-2:]
-    stored = stored_terms(A) is not None and not is_half(A.xp, A.dtype)
+    tall = A if m >= n else A.H
+    stored = stored_terms(tall) is not None and not is_half(A.xp, A.dtype)
     stored = stored and (A.xp.is_functional or values_are_seen(A))
     return stored and 0 < 2 * k <= min(m, n) and max(m, n) >= TALL * min(m, n)
 

@@ -292,7 +292,12 @@ def eig_conjugate(A: Any, asked: Asked) -> Pairs:
     return asked.finish(A.xp.conj(values), vectors.conj())
 
 
-@eig_rule(Adjoint | Transpose, hereditary=True)
+def all_pairs_are_affordable(A: Any) -> bool:
+    """Whether all eigenpairs of the operand of A may be found, which left eigenvectors need."""
+    return is_affordable(A.A)
+
+
+@eig_rule(Adjoint | Transpose, when=all_pairs_are_affordable, hereditary=True)
 def eig_adjoint(A: Any, asked: Asked) -> Pairs:
     """A^H has the eigenvalues conj(λ) and eigenvectors V^-H, A^T has λ and V^-T; for unitary V
     these are V and conj(V)"""
