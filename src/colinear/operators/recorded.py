@@ -119,6 +119,7 @@ class _Call:
     def __init__(self, recorder: Any, f: Any, A: LinearOperator, arguments: tuple[Any, ...]):
         self.recorder, self.f, self.A, self.arguments, self.xp = recorder, f, A, arguments, A.xp
         self.arrays: list[Array] = []
+        self.given: tuple[Any, ...] = ()  # with the arrays of the last run
         self._places: dict[int, int] = {}
         self._parts: list[Any] = [
             *(f, signature(A), state.waiting is not None, signatures.rules_added),
@@ -168,7 +169,7 @@ class _Call:
         it; no code of the user's may run meanwhile."""
         image = lambda x: arrays[self._places[id(x)]] if id(x) in self._places else x
         kept = (*KINDS, "properties", "_signature")
-        A, *others = (
+        A, *others = self.given = tuple(
             map_parts(x, lambda B: B._map(image, kept), image) for x in (self.A, *self.arguments)
         )
         state.is_lent = True
@@ -189,6 +190,7 @@ class _Recording:
     shape: Any  # of the result: None for an array, else the class of a tuple
     judge: Callable[[Any], Status] | None  # of what it has tested, in one array
     size: int  # bytes of its copies
+    read: Any  # what holds the arrays that it reads beside its copies
     lost: int = 0  # replays that failed since one did not
 
     def replay(self, call: _Call, on_failure: str) -> Any:
@@ -243,7 +245,8 @@ def _recorded(call: _Call, on_failure: str) -> tuple[Any, _Recording | None]:
     if made is None:
         return NotImplemented, None
     _, launch = made
-    recording = _Recording(launch, shape, judges[-1] if judges else None, size)
+    read = looks, call.given  # whose structures may hold arrays on the device
+    recording = _Recording(launch, shape, judges[-1] if judges else None, size, read)
     found = recording.replay(call, on_failure)
     if found is NotImplemented:
         return NotImplemented, None

@@ -104,9 +104,9 @@ def diagonals_matmul(parts: tuple[Array, ...], offsets: tuple[int, ...], X: Arra
     return Y
 
 
-@functools.lru_cache(maxsize=256)
+@functools.cache
 def _steps(offsets: tuple[int, ...], device: Any, dtype: Any) -> Array:
-    """The offsets on the device."""
+    """The offsets on the device; all are kept, since recordings read them."""
     return asarray(list(offsets), dtype=dtype, device=device)
 
 
