@@ -96,7 +96,8 @@ class Looks:
     """What a call sees of values on the way, and sends to the device, while it is recorded.
 
     The first run takes note of both. The second one, which is recorded, is given the same; what it
-    would have seen stays on the device, and `are_same` says whether that is what was seen.
+    would have seen stays on the device, and `are_same` says whether that is what was seen. What was
+    sent is read whenever the recording is replayed, which therefore holds this object.
     """
 
     def __init__(self) -> None:
@@ -126,8 +127,8 @@ class Looks:
             if joined.numel() > MOST_SEEN:
                 raise RuntimeError("a call that looks at many values is not recorded")
             with _disable_current_modes():
-                self._seen.append((joined.clone(), to_numpy(joined)))
-            return unpack(self._seen[-1][1].copy())
+                self._seen.append((joined.clone(), to_numpy(joined).copy()))
+            return unpack(self._seen[-1][1].copy())  # which may be written to
         if len(self.are_same) == len(self._seen):
             raise RuntimeError("the second run of a call has looked at more than the first")
         before, values = self._seen[len(self.are_same)]
