@@ -121,8 +121,12 @@ def device(monkeypatch: Any) -> Any:
 
     monkeypatch.setattr(xp, "watch_operations", watch)
     monkeypatch.setattr(recorded, "_kinds", {})
-    with pretended():
-        yield recorder
+    gc.freeze()  # what is there already need not be looked through in each replay
+    try:
+        with pretended():
+            yield recorder
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
