@@ -35,6 +35,7 @@ from ...operators import (
     hstack,
     vstack,
 )
+from ...operators.context import records_derivatives
 from ...operators.diagonal import scalar_of
 from ...operators.scaled import beside
 from ...operators.shown import with_symmetry_of_entries
@@ -92,7 +93,7 @@ from ..solve.sums import (
     low_rank_and_rest,
     multiple_and_shift,
 )
-from ..spectrum import eig, has_common_factors, spectrum_by_factors
+from ..spectrum import eig, has_spectrum_of_factors, spectrum_by_factors
 from ..spectrum.components import diagonals_are_constant
 from . import (
     Determinant,
@@ -241,14 +242,22 @@ def by_factors(
     return from_sign(A, *resolvents.slogdet(xp, Grid(lambda x: x, is_sum), values, pairs, a, b))
 
 
+def may_show_symmetry(factor: LinearOperator) -> bool:
+    """Whether entries of a factor are looked at to see that it is self-adjoint: three diagonals, which
+    a device is asked for in any case; unless derivatives of complex ones are recorded, which need
+    not stay self-adjoint."""
+    is_tridiagonal = isinstance(factor, Tridiagonal)
+    return is_tridiagonal and not (factor.is_complex and records_derivatives(factor))
+
+
 @rule(slogdet, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_square, like=one)
 def slogdet_shifted_kronecker(A: Any, method: Any) -> Determinant:
     """det(A ⊗ B + c I) = product of λ μ + c over the eigenvalues λ of A and μ of B,
     diagonalisable or not"""
     kronecker, c = kronecker_and_shift(A)
     is_sum = isinstance(kronecker, KroneckerSum)
-    factors = [  # of which a device is asked for three diagonals in any case
-        with_symmetry_of_entries(factor) if isinstance(factor, Tridiagonal) else factor
+    factors = [
+        with_symmetry_of_entries(factor) if may_show_symmetry(factor) else factor
         for factor in operands_in_context(kronecker)
     ]
     return by_factors(A, factors, is_sum, 1.0, c)
@@ -261,7 +270,7 @@ def slogdet_kronecker_sum(A: Any, method: Any) -> Determinant:
     return slogdet_shifted_kronecker(A, method)
 
 
-@rule(slogdet, Sum, when=has_common_factors, like=one)
+@rule(slogdet, Sum, when=has_spectrum_of_factors, like=one)
 def slogdet_polynomial_of_factors(A: Any, method: Any) -> Determinant:
     """det p(A ⊗ I, I ⊗ B) = product of p(λ, μ) over the eigenvalues λ of A and μ of B"""
     return from_values(A, spectrum_by_factors(A)[0])

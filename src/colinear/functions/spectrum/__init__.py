@@ -352,6 +352,15 @@ def has_common_factors(A: LinearOperator) -> bool:
     return common_factors(A) is not None
 
 
+def has_spectrum_of_factors(A: LinearOperator) -> bool:
+    """Whether A has common factors, and its spectrum the derivatives of theirs: where those of complex
+    arrays are recorded, factors must be known to be self-adjoint, since they need not stay so."""
+    bases = common_factors(A)
+    if bases is None or not (A.is_complex and records_derivatives(A)):
+        return bases is not None
+    return all(X.properties & SELF_ADJOINT for X in bases)
+
+
 def spectrum_by_factors(A: Any) -> tuple[Array, LinearOperator]:
     """Eigenvalues p(λ, μ) and eigenvectors of a polynomial p of X ⊗ I and I ⊗ Y for self-adjoint X
     and Y, in the order that these give them; of X ⊗ Y or X ⊕ Y, for example."""

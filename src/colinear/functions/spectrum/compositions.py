@@ -60,7 +60,7 @@ from . import (
     eig,
     eig_rule,
     factors_self_adjoint,
-    has_common_factors,
+    has_spectrum_of_factors,
     is_real,
     sensitivity_of,
     spectrum_by_factors,
@@ -221,7 +221,7 @@ def split_shift(A: Any) -> tuple[Any, LinearOperator]:
     return scalar_of(shift), in_context(Sum(*rest), A)._claim(claims)
 
 
-@eig_rule(Sum, when=has_common_factors)
+@eig_rule(Sum, when=has_spectrum_of_factors)
 def eig_polynomial_of_factors(A: Any, asked: Asked) -> Pairs:
     """p(A ⊗ I, I ⊗ B) has the eigenvalues p(λ, μ) and the eigenvectors Q ⊗ P of A and B"""
     values, vectors = spectrum_by_factors(A)
