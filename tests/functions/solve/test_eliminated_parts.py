@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import colinear as co
 from colinear import backends
@@ -459,3 +460,19 @@ def test_an_inverse_that_gives_nothing_is_not_taken_for_right(framework: str) ->
     pytest.importorskip(framework)
     A = co.Dense(np.array([[2.0, 1.0], [0.0, 3.0]])).to(backend=framework)
     assert Status(int(verdict(A, co.Zero(2, 2, like=A)))).is_failure
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_sparse_block_without_entries_is_no_pivot(n: int) -> None:
+    empty = co.Sparse(scipy.sparse.csr_array((n, n)))
+    D = np.arange(1.0, n + 1)
+    A = co.Block([[empty, co.Diagonal(D)], [co.Diagonal(2 * D), co.PD(np.eye(n) + 1)]])
+    b, M = np.arange(2.0 * n), A.to_dense()
+    np.testing.assert_allclose(co.solve(A, b), np.linalg.solve(M, b), atol=1e-12)
+    np.testing.assert_allclose(co.det(A), np.linalg.det(M))
+
+
+def test_a_sparse_matrix_with_fewer_entries_than_rows_is_singular() -> None:
+    places = np.flatnonzero(np.arange(5000) % 5)
+    A = co.Sparse(scipy.sparse.csr_array((np.ones(4000), (places, places)), (5000, 5000)))
+    assert co.solve(A, np.ones(5000), info=True)[1].status is co.Status.SINGULAR

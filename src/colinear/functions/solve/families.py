@@ -348,10 +348,12 @@ def is_sparse_and_seen(A: Any) -> bool:
 
 def fills_in(A: Any, method: Any = None) -> bool:
     """Whether sparse elimination is out of reach, or dearer by far than an iteration, since the
-    factors fill in."""
+    factors fill in. (With fewer entries than rows A is singular, which elimination says at
+    once.)"""
     return (
         is_automatic(method)
         and is_sparse_and_seen(A)
+        and A.nnz >= A.shape[-1]
         and as_sum_of_lines(A) is None
         and prefers_iteration(with_symmetry_of_entries(A), partial(sparse_work, A))
     )
