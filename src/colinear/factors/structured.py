@@ -409,11 +409,21 @@ class SchurFactor(LinearOperator):
 
 
 class CorrectedDiagonal(LinearOperator):
-    """diag(d) - W W^H = A^-1, with real d, and log det A."""
+    """diag(d) - W W^H = A^-1, with real d, and log det A.
+
+    Where A is nearly singular beside its largest eigenvalue λ, d x and W W^H x agree in all digits
+    that single precision has, and their difference is rounding: x^H A^-1 x may come out negative.
+    For Q = D^1/2 W, D = diag(d)^-1, and Z^H Z = I - Q^H Q, if it is given,
+
+        I - Q Q^H = (I - Q Q^H)^2 + Q Z^H Z Q^H:
+
+    two positive terms, of which rounding leaves a part of d^-1 / λ in its own place.
+    """
 
     d: Array
     W: Array
     logarithm: Array
+    Z: Array | None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -425,8 +435,13 @@ class CorrectedDiagonal(LinearOperator):
         return self
 
     def _matmat(self, X: Array) -> Array:
-        xp = namespace_of(X)
-        return self.d[..., None] * X - xp.matmul(self.W, inner_products(xp, self.W, X))
+        xp, d = namespace_of(X), self.d[..., None]
+        c = inner_products(xp, self.W, X)  # W^H x
+        Y = d * X - xp.matmul(self.W, c)
+        if self.Z is None:
+            return Y
+        rest = inner_products(xp, self.Z, xp.matmul(self.Z, c)) - inner_products(xp, self.W, Y / d)
+        return Y + xp.matmul(self.W, rest)  # y + W (Z^H Z W^H x - W^H D y)
 
     def slogdet(self) -> tuple[Array, Array]:
         return self.xp.ones(self.shape[:-2], **kind_of(self)), self.logarithm
@@ -434,4 +449,5 @@ class CorrectedDiagonal(LinearOperator):
     @property
     def _flops(self) -> float:
         n, rank = self.W.shape[-2:]
-        return math.prod(self.shape[:-2]) * (4.0 * n * rank + 2 * n)
+        once = 4.0 * n * rank + 2 * n
+        return math.prod(self.shape[:-2]) * (once if self.Z is None else 2 * once + 4 * rank**2)

@@ -37,7 +37,8 @@ from .base import Preconditioner, check_integer, columns, compiled, split_shift
 # κ, easily 1e6: single precision leaves little of its small eigenvalues, and so of the determinant.
 # The capacitance L L^H is therefore formed and factored in double precision, and W = D^-1 U L^-H
 # rounded at the end: D^-1 - W W^H is then right to single precision. Where nothing wider is there,
-# QR of [D^-1/2 U; I] gives L^H and W without the squares.
+# QR of [D^-1/2 U; I] gives L^H and W without the squares. How a vector is multiplied in single
+# precision is told in `CorrectedDiagonal`, which takes Z = L^-H.
 
 
 FINE = 1e-10  # eps of a precision in which κ itself is no matter
@@ -50,13 +51,14 @@ def inverse_of_sum(A: LinearOperator, U: Array, D: LinearOperator) -> LinearOper
     It is an approximation: the method that uses it is judged, not this.
     """
     with ignore_float_errors(A.xp):
-        d, W, logarithm = program(A.backend, corrected)(U, in_context(D, A))
+        d, *parts = program(A.backend, corrected)(U, in_context(D, A))
         P = PD(Sum(LowRank(U), Diagonal(A.xp.astype(d, A.dtype))))
-        return Inverse(P, PD(CorrectedDiagonal._of(1 / d, W, logarithm)))
+        return Inverse(P, PD(CorrectedDiagonal._of(1 / d, *parts)))
 
 
-def corrected(xp: Any, U: Array, D: LinearOperator) -> tuple[Array, Array, Array]:
-    """d = diag(c D), W with (U U^H + c D)^-1 = diag(d)^-1 - W W^H, and log det(U U^H + c D)."""
+def corrected(xp: Any, U: Array, D: LinearOperator) -> tuple[Array, Array, Array, Array | None]:
+    """d = diag(c D), W with (U U^H + c D)^-1 = diag(d)^-1 - W W^H, log det(U U^H + c D), and in
+    single precision Z."""
     eps, work = xp.eps(U.dtype), xp.dtype_from("complex128" if xp.is_complex(U) else "float64")
     is_wider = xp.eps(work) < eps
     step = max(1, int(memory_of_block(D)) // (2 * work.itemsize * U.shape[-1]))
@@ -70,11 +72,12 @@ def corrected(xp: Any, U: Array, D: LinearOperator) -> tuple[Array, Array, Array
 
     d = _positive_diagonal(xp, U, D)
     C: Any = 0
+    Z: Array | None = None
     for X in scaled(d):
         C = C + inner_products(xp, X, X)  # U^H D^-1 U
-    # I - D^1/2 W W^H D^1/2 has the eigenvalue 1 / (1 + κ): the rounding of W, by that of L if this
-    # is not wider, must be smaller.
-    rounding = 4 * eps if is_wider else eps ** (2 / 3) if eps < FINE else 32 * eps
+    # I - D^1/2 W W^H D^1/2 has the eigenvalue 1 / (1 + κ): the rounding of W, by that of L, must be
+    # smaller; with Z that of its square.
+    rounding = eps ** (2 / 3) if eps < FINE else 4 * eps**2
     c = xp.maximum(rounding * xp.vector_norm(C, axis=(-2, -1)), 1)
     d = d * xp.astype(c, d.dtype)[..., None]
     if is_wider or eps < FINE:
@@ -87,14 +90,16 @@ def corrected(xp: Any, U: Array, D: LinearOperator) -> tuple[Array, Array, Array
             root = xp.sqrt(xp.astype(d[..., some], work))[..., None]
             W = set_rows(W, (..., some, slice(None)), xp.astype(Q / root, U.dtype))
             start = some.stop
+        if eps >= FINE:
+            Z = xp.astype(adjoint(xp, xp.solve_triangular(L, eye_like(xp, C), lower=True)), U.dtype)
     else:
         same = xp.broadcast_to(eye_like(xp, U), (*d.shape[:-1], *(U.shape[-1:] * 2)))
         root = xp.astype(xp.sqrt(d), U.dtype)[..., None]
         Q, L = xp.qr(xp.concat([U / root, same], axis=-2))
-        W = Q[..., : U.shape[-2], :] / root
+        W, Z = Q[..., : U.shape[-2], :] / root, Q[..., U.shape[-2] :, :]
     logarithms = xp.log(xp.abs(xp.diagonal(L))), xp.log(xp.astype(d, xp.real_dtype(work)))
     logarithm = 2 * xp.sum(logarithms[0], axis=-1) + xp.sum(logarithms[1], axis=-1)
-    return d, W, xp.astype(logarithm, d.dtype)
+    return d, W, xp.astype(logarithm, d.dtype), Z
 
 
 def setter(xp: Any, *arrays: Array) -> Callable[[Array, Any, Array], Array]:
