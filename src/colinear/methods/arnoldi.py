@@ -95,13 +95,13 @@ class ArnoldiRun(Restarted):
 
     def solve(self, H: Array) -> tuple[Array, Array]:
         """H Y = Y diag(values)"""
-        values, Y = self.xp.eig(H)
-        length = self.xp.vector_norm(Y, axis=-2, keepdims=True)
-        return values, Y / without_zeros(self.xp, length)
+        values, Y = self.small.eig(H)
+        length = self.small.vector_norm(Y, axis=-2, keepdims=True)
+        return values, Y / without_zeros(self.small, length)
 
     def count_kept(self, s: KrylovState) -> Any:
-        xp, m, p = self.xp, self.ask.m, super().count_kept(s)
-        if xp.is_complex(s.V):
+        xp, m, p = self.small, self.ask.m, super().count_kept(s)
+        if xp.is_complex(s.H):
             return p
         # not between the two of a pair, which are neighbours
         last, following = s.values[p - 1], s.values[pick(xp, p < m, p, m - 1)]
@@ -116,12 +116,12 @@ class ArnoldiRun(Restarted):
 
     def subspace(self, s: KrylovState, p: Any) -> tuple[Array, Array, Array]:
         """H Q = Q S"""
-        xp, H = self.xp, s.H[:-1]
+        xp, H = self.small, s.H[:-1]
         if not xp.is_functional:
             order = lambda values: xp.to_numpy(self.score(xp.asarray(values)))
             Q = ordered_schur(xp.to_numpy(H), order, p)
             Q = xp.asarray(Q, dtype=H.dtype, device=xp.device_of(H))
-        elif xp.is_complex(s.V):
+        elif xp.is_complex(H):
             Q = xp.qr(s.Y)[0]
         else:
             Q = xp.qr(xp.where(xp.imag(s.values) >= 0, xp.real(s.Y), xp.imag(s.Y)))[0]
@@ -132,7 +132,7 @@ def arnoldi(xp: Any, *parameters: Any, **options: Any) -> Pairs:
     """The k eigenpairs of A that `which` names; see `Restarted` for the parameters."""
     run = ArnoldiRun(xp, *parameters, **options)
     s, stopped = run.run()
-    s = run.project(s)  # in what the last restart kept
+    s = run.placed(run.project(s))  # in what the last restart kept
     Y, k = s.Y[..., : run.ask.k], run.ask.k
     vectors = xp.matmul(xp.matrix_transpose(Y), xp.astype(s.V[:-1], Y.dtype))
     return pairs_of(s, s.values[..., :k], normalised(xp, vectors)[0], stopped)

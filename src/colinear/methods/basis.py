@@ -21,9 +21,10 @@ SAFETY = 0.5  # of the tolerance at which estimates stop the run, so that the tr
 SMALL = 20  # roundings, of the size of A, up to which a residual counts as zero
 MANY = 5000  # random vectors that no run needs
 KEPT = 0.7  # part of a vector that one pass of Gram and Schmidt must leave to need no second one
-# columns of a basis that are rotated at a time: they stay in the cache, and no second basis is
-# needed
+# columns of a basis that are rotated at a time: they stay in the cache of a host, and no second
+# basis is needed
 CHUNK = 4096
+CHUNK_ON_DEVICE = 1 << 18
 FEWEST_TO_DIVIDE = 32  # rows from which a program takes fewer of them where these are enough
 
 
@@ -213,9 +214,9 @@ def rotate(xp: Any, V: Array, Y: Array, count: Any, last: Any) -> Array:
         turned = xp.where(xp.arange(m)[:, None] < count, turned, 0)
         turned = xp.concat([turned, 0 * turned[..., :1, :]], axis=-2)
         return xp.matmul(turned, V[..., :m, :])
-    turned = turned[..., :count, :last]
-    for start in range(0, V.shape[-1], CHUNK):
-        part = V[..., start : start + CHUNK]
+    turned, step = turned[..., :count, :last], CHUNK_ON_DEVICE if xp.is_on_device(V) else CHUNK
+    for start in range(0, V.shape[-1], step):
+        part = V[..., start : start + step]
         part[..., :count, :] = xp.matmul(turned, part[..., :last, :])
     return V
 

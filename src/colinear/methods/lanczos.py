@@ -88,7 +88,8 @@ class LanczosRun(Restarted):
 
     def grow(self, s: KrylovState) -> KrylovState:
         xp = self.xp
-        if s.V.ndim == 2 and s.U is None and not xp.is_functional and xp.peek(s.size) is not None:
+        is_seen = self.small is xp and not xp.is_functional and xp.peek(s.size) is not None
+        if is_seen and s.V.ndim == 2 and s.U is None:
             return self._grow_alone(s)
         return super().grow(s)
 
@@ -165,7 +166,7 @@ class LanczosRun(Restarted):
 
     def solve(self, H: Array) -> tuple[Array, Array]:
         """T Y = Y diag(values), T known by its lower triangle"""
-        xp, lower = self.xp, self.xp.tril(H, -1)
+        xp, lower = self.small, self.small.tril(H, -1)
         diagonal = xp.astype(xp.real(xp.diagonal(H)), H.dtype)
         return xp.eigh(xp.make_diagonal(diagonal) + lower + adjoint(xp, lower))
 
@@ -174,7 +175,7 @@ def lanczos(xp: Any, *parameters: Any, **options: Any) -> Pairs:
     """The k eigenpairs of self-adjoint A that `which` names; see `Restarted` for the parameters."""
     run = LanczosRun(xp, *parameters, **options)
     s, stopped = run.run()
-    k = run.ask.k
+    s, k = run.placed(s), run.ask.k
     # so that the basis can go
     return pairs_of(s, s.values[..., :k], xp.copy(s.V[..., :k, :]), stopped)
 

@@ -12,6 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
+from .. import backends
 from ..backends import Array, places_like, without_zeros, zeros_like
 from .basis import (
     SAFETY,
@@ -35,11 +38,13 @@ from .basis import (
     wanted,
     within,
 )
+from .replay import Fills
 from .vectors import LinearMap
 
 FEWEST = 4  # steps between two looks at the pairs
 LOOK = 8  # steps after which a run that looks again looks at what it has found
 COUNTS = ("j", "kept", "looked", "iterations", "cycles", "draws")
+SMALL_PARTS = ("H", "values", "Y", "P", "residual", "beta", "size", "excess", "found")
 
 
 class Request(NamedTuple):
@@ -121,6 +126,9 @@ class Restarted:
     A cycle fills the basis, A V = V H + beta v e_m^H, solves the small problem, judges what it
     found, and restarts in a basis of the best p vectors and v, where H has one full row below.
 
+    The basis of a run on a device stays there. The small problem is solved on the host (`small`),
+    in NumPy: each cycle reads H once, and is waited for once. Its steps are replayed (`Fills`).
+
     Parameters
     ----------
     xp : module
@@ -147,6 +155,8 @@ class Restarted:
         **options: Any,
     ):
         self.xp, self.multiply, self.start, self.noise = xp, multiply, start, noise
+        self.small = xp  # the namespace of all of a state but its vectors
+        self._fills: Any = None
         self.ask = Request(k, which, **options)
         # the basis spans everything: one cycle finds all there is
         self.is_whole = self.ask.m >= start.shape[-1] or k == 0
@@ -163,7 +173,7 @@ class Restarted:
     def subspace(self, s: KrylovState, p: Any) -> tuple[Array, Array, Array]:
         """Orthonormal Q whose first p columns belong to the best p values, A in the basis V Q, and
         the last row of Q, or of the left vectors: here Y, in which A is diagonal."""
-        values = self.xp.make_diagonal(self.xp.astype(s.values, s.V.dtype))
+        values = self.small.make_diagonal(self.small.astype(s.values, s.H.dtype))
         return s.Y, values, s.P[..., s.j - 1, :]
 
     def add(
@@ -212,13 +222,31 @@ class Restarted:
 
     def run(self) -> tuple[KrylovState, bool]:
         """The last state, and whether the run was stopped."""
-        xp, ask = self.xp, self.ask
+        xp, ask, watch = self.xp, self.ask, self.ask.watch
 
         def going(s: KrylovState) -> Any:
             left = (s.iterations < ask.max_iters) & (s.iterations < ask.patience)
             return (s.done ^ True) & s.finite & left & (not self.is_whole or s.cycles == 0)
 
-        return run_cycles(xp, going, self.cycle, self.initial(), ask.watch)
+        first = self.initial()
+        if not waits_for_looks(xp, first.size):
+            return run_cycles(xp, going, self.cycle, first, watch)
+        seen = xp.fetch([getattr(first, name) for name in SMALL_PARTS])
+        first = first._replace(**dict(zip(SMALL_PARTS, seen)))
+        self.small, self._fills = backends.get("numpy"), Fills(xp, xp.device_of(self.start))
+        look = watch and (lambda s: watch(self.placed(s)))
+        with np.errstate(all="ignore"):
+            return run_cycles(xp, going, self.cycle, first, look)
+
+    def placed(self, s: KrylovState) -> KrylovState:
+        """The state with all of it beside the basis."""
+        return s._replace(**{name: self.beside(getattr(s, name)) for name in SMALL_PARTS})
+
+    def beside(self, x: Array) -> Array:
+        """A small array on the device of the basis."""
+        if self.small is self.xp:
+            return x
+        return self.xp.asarray(x, device=self.xp.device_of(self.start))
 
     def cycle(self, s: KrylovState) -> KrylovState:
         """Fill the basis, judge what is in it, and restart if it is full or the run at an end."""
@@ -243,17 +271,32 @@ class Restarted:
         more, over the same rows, where one of them met an invariant subspace after all.
         """
         xp, stop = self.xp, self.stop(s)
-        if not waits_for_looks(xp, s.size):
+        if self.small is xp:
             return fill(xp, self.step, s, stop)
         self._is_hopeful = True
-        grown = fill(xp, self.step, s, stop)
+        # reflectors are made anew at each restart
+        key = None if self.ask.householder else (s.j, s.kept, stop)
+        grown = self._filled(s, stop, key)
         self._is_hopeful = False
-        met = [xp.any(x[..., s.j : grown.j] == 0) for x in self.lengths(grown.H)]
-        return fill(xp, self.step, s, stop) if any(map(bool, xp.fetch(met))) else grown
+        met = [(x[..., s.j : grown.j] == 0).any() for x in self.lengths(grown.H)]
+        return self._filled(s, stop, None) if any(met) else grown
+
+    def _filled(self, s: KrylovState, stop: int, key: Any) -> KrylovState:
+        """The state with a basis filled to `stop` on a device, its H, beta and size on the host;
+        `key` names steps that may be replayed."""
+
+        def steps(H: Array, beta: Array, size: Array) -> list[Array]:
+            begun = s._replace(H=H, beta=beta, size=size)
+            grown = fill(self.xp, self.step, begun, stop)  # which writes into the basis
+            return [grown.H, grown.beta, grown.size]
+
+        H, beta, size = self._fills(key, steps, [s.H, s.beta, s.size])
+        iterations = s.iterations + stop - s.j
+        return s._replace(H=H, beta=beta, size=size, j=stop, iterations=iterations)
 
     def lengths(self, H: Array) -> tuple[Array, ...]:
         """Entries of H that are zero where a step met an invariant subspace."""
-        return (self.xp.diagonal(H, -1),)
+        return (self.small.diagonal(H, -1),)
 
     def random(self, noise: Array, s: KrylovState) -> Callable[[], Array] | None:
         """Gives the random vector of a step, from many made beforehand; None where it is taken not
@@ -264,11 +307,11 @@ class Restarted:
 
     def score(self, values: Array) -> Array:
         """A score of each value, the smaller the better."""
-        return wanted(self.xp, values, self.ask.which, self.ask.shift)
+        return wanted(self.small, values, self.ask.which, self.ask.shift)
 
     def project(self, s: KrylovState) -> KrylovState:
         """Rayleigh and Ritz: H Y = Y diag(values), and |A V y - theta V y| = beta |y_m|."""
-        xp = self.xp
+        xp = self.small
         inside, H = places_like(xp, s.H) < s.j, s.H[..., :-1, :]
         # outside, what is no eigenvalue of A
         far = xp.where(xp.isfinite(s.size), 3 * s.size + 1, 1)[..., None]
@@ -285,7 +328,7 @@ class Restarted:
     def judge(self, s: KrylovState, begun: Any) -> KrylovState:
         """Whether the wanted pairs are known to be the best; if they have but converged, begin to
         look again. The cycle began with the row `begun`."""
-        xp, ask, k, eps = self.xp, self.ask, self.ask.k, self.xp.eps(s.V.dtype)
+        xp, ask, k, eps = self.small, self.ask, self.ask.k, self.small.eps(s.H.dtype)
         # The size that is kept is that of products alone: Ritz values of an A that is not
         # self-adjoint, as was claimed, may be anything.
         known = xp.where(places_like(xp, s.H) < s.j, abs(s.values), 0)
@@ -321,9 +364,9 @@ class Restarted:
 
     def count_kept(self, s: KrylovState) -> Any:
         """How many vectors a restart keeps: the wanted ones, and more the closer these are."""
-        xp, k, m = self.xp, self.ask.k, self.ask.m
-        small = math.sqrt(xp.eps(s.V.dtype)) * s.size[..., None]
-        near = xp.sum(s.residual[..., :k] <= small, axis=-1)
+        xp, k, m = self.small, self.ask.k, self.ask.m
+        little = math.sqrt(xp.eps(s.H.dtype)) * s.size[..., None]
+        near = xp.sum(s.residual[..., :k] <= little, axis=-1)
         more = max(0, min((m - k) // 4, m - 2 - k))
         p = plain(xp, xp.minimum(k + more + xp.min(near) // 2, max(k, m - 2)))
         return pick(xp, s.again | s.done, k, p)
@@ -331,14 +374,14 @@ class Restarted:
     def restart(self, s: KrylovState) -> KrylovState:
         """The best p vectors, and behind them the last vector of the basis; or the k wanted ones
         and a random vector, coupled to nothing, to look again."""
-        xp, p = self.xp, self.count_kept(s)
+        xp, small, p = self.xp, self.small, self.count_kept(s)
         Q, S, row = self.subspace(s, p)
-        inside = places_like(xp, S) < p
-        S = xp.where(inside[:, None] & inside, S, 0)
-        row = xp.where(inside & (s.again ^ True), s.beta[..., None] * row, 0)
-        H = xp.concat([S, 0 * S[..., :1, :]], axis=-2)
+        inside = places_like(small, S) < p
+        S = small.where(inside[:, None] & inside, S, 0)
+        row = small.where(inside & (s.again ^ True), s.beta[..., None] * row, 0)
+        H = small.concat([S, 0 * S[..., :1, :]], axis=-2)
         w = s.V[..., s.j, :]
-        V = rotate(xp, s.V, Q, p, s.j)
+        V = rotate(xp, s.V, self.beside(Q), p, s.j)
         orthogonal = lambda w: direction(xp, V, None, w, p)[0]
         if xp.is_functional or s.again:
             # random numbers without a name: they are freed when they have been used
@@ -348,7 +391,7 @@ class Restarted:
         return s._replace(
             V=V,
             U=reflectors(xp, V, p + 1) if self.ask.householder else s.U,
-            H=put_row(xp, H, p, xp.astype(row, H.dtype)),
+            H=put_row(small, H, p, small.astype(row, H.dtype)),
             j=p,
             kept=p,
             draws=s.draws + self.ask.m,

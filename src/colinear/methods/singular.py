@@ -88,16 +88,16 @@ class GolubKahanRun(Restarted):
         return self.add(s, z, beta, size, put_row(xp, U, j, u), H)
 
     def lengths(self, H: Array) -> tuple[Array, ...]:
-        return self.xp.diagonal(H), *super().lengths(H)
+        return self.small.diagonal(H), *super().lengths(H)
 
     def solve(self, H: Array) -> tuple[Array, ...]:
         """B^H = Q diag(s) P^H"""
-        Q, values, Ph = self.xp.svd(H)
-        return values, Q, adjoint(self.xp, Ph)
+        Q, values, Ph = self.small.svd(H)
+        return values, Q, adjoint(self.small, Ph)
 
     def restart(self, s: KrylovState) -> KrylovState:
         following = super().restart(s)
-        return following._replace(U=rotate(self.xp, s.U, s.P, following.j, s.j))
+        return following._replace(U=rotate(self.xp, s.U, self.beside(s.P), following.j, s.j))
 
 
 class Triplets(NamedTuple):
@@ -139,6 +139,7 @@ def golub_kahan(
         return found._replace(U=found.V, V=found.U, matvecs=found.matvecs + 1)
     run = GolubKahanRun(xp, multiply, multiply_adjoint, left, start, right, k, "LA", **options)
     s, stopped = run.run()
+    s = run.placed(s)
     U, V = (xp.copy(basis[..., :k, :]) for basis in (s.U, s.V))  # so that the bases can go
     ended = 2 * s.iterations, s.iterations, s.done, s.finite, stopped
     return Triplets(U, s.values[..., :k], V, *ended)
