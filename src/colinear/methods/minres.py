@@ -103,7 +103,8 @@ def step(ops: Any, s: MINRESState) -> MINRESState:
     s.status = status = ops.first(status, (size <= ops.goal) | (eta == 0), SUCCESS)
     # v of a column that is done is zero, and so is all that comes after.
     runs = status == RUNNING
-    s.v_old, s.v, s.z = s.v, ops.cleared(v, runs), ops.cleared(Mv, runs)
+    s.v_old, s.v = s.v, ops.cleared(v, runs)
+    s.z = s.v if precondition is None else ops.cleared(Mv, runs)
     return s
 
 

@@ -128,7 +128,7 @@ def _joined(state: Any, ops: Any, names: list[Any], arrays: Any, made: Any) -> t
     return state, made
 
 
-WATCHED, RECORDED_AT = 2, 3  # times that the same rows are filled
+WATCHED, RECORDED_AT = 1, 2  # times that the same rows are filled
 MOST_RECORDED = 4  # fills of a run: each keeps the memory that its steps need
 
 
