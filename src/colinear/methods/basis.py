@@ -162,7 +162,16 @@ def orthogonalise_to_first(
 
     The last square is |w|^2 - |h|^2 (Pythagoras), without another sum over the devices of a mesh. It
     is 0 where a pass took away so much that this may be rounding: see `length_of`.
+
+    On a device that is waited for it is None, and so is |w|^2: a sum is cheaper than the launches
+    that would do without it.
     """
+    if waits_for_looks(xp, w):
+        h = 0
+        for _ in range(passes):
+            w, more = orthogonalise(xp, V[..., :count, :], w)
+            h = h + more
+        return w, h, None, None
 
     def products(V: Array, w: Array) -> tuple[Array, Array]:
         return project(xp, V, w), xp.real(xp.vecdot(w, w))
@@ -182,8 +191,10 @@ def orthogonalise_to_first(
     return by_size(xp, count, V.shape[-2], along)
 
 
-def length_of(xp: Any, w: Array, square: Array) -> Array:
+def length_of(xp: Any, w: Array, square: Array | None) -> Array:
     """|w|, by its square where that is known: where it is not 0."""
+    if square is None:
+        return norm(xp, w)
     is_unknown = square == 0
 
     def measured(size: Array) -> Array:
@@ -262,18 +273,21 @@ def extend(
     reflectors with one more, and the size of A as known now.
 
     Where no more than rounding is left, an invariant subspace was met: the norm is zero and the
-    vector made of `random()`; without that the vector is of no use. `is_far`: w is not almost
-    orthogonal to the basis already, so that a second pass may be needed; its own norm is then a
-    size of A.
+    vector made of `random()`; without that nobody looks, and the norm may be rounding. `is_far`: w
+    is not almost orthogonal to the basis already, so that a second pass may be needed; its own norm
+    is then a size of A.
     """
-    passes = 2 if is_far and (xp.is_functional or U is not None) else 1
+    passes = 2 if is_far and (xp.is_functional or waits_for_looks(xp, w) or U is not None) else 1
+    own = w
     w, h, before, square = orthogonalise_to_first(xp, V, j, w, passes)
     if is_far:
-        size = xp.maximum(size, xp.sqrt(before))
+        size = xp.maximum(size, norm(xp, own) if before is None else xp.sqrt(before))
         if passes == 1 and may_be_set(xp, square == 0):
             w, more, _, square = orthogonalise_to_first(xp, V, j, w)
             h = h + more
     length = length_of(xp, w, square)
+    if random is None and U is None:
+        return h, length, w / length[..., None], None, size
     is_small = length <= SMALL * xp.eps(w.dtype) * size
 
     def renewed(w: Array) -> Array:

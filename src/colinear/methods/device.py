@@ -84,7 +84,6 @@ class Vector(Columns):
 
     def __init__(self, xp: Any, dtype: Any, tol: float = 0.0, goal: Any = None):
         super().__init__(xp, dtype, tol, goal[0], waits=True, in_place=True, axis=-1)
-        self._inner = None
 
     def own(self, X: Array) -> Array:
         return self.xp.copy(X[:, 0] if X.ndim == 2 else X)

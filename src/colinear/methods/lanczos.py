@@ -95,7 +95,7 @@ class LanczosRun(Restarted):
 
     def step(self, s: KrylovState) -> KrylovState:
         xp, j = self.xp, s.j
-        ops = Columns(xp, s.V.dtype, axis=-1)
+        ops = Columns(xp, s.V.dtype, axis=-1, in_place=self.small is not xp)
         w, alpha, size = self._recur(ops, s, j, s.beta, s.size)
         random = self.random(self.noise, s)
         _, beta, v, U, _ = extend(xp, s.V, s.U, w, j + 1, size, random)

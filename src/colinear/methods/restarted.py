@@ -18,6 +18,7 @@ from .. import backends
 from ..backends import Array, places_like, without_zeros, zeros_like
 from .basis import (
     SAFETY,
+    SMALL,
     all_finite,
     count_of,
     direction,
@@ -278,7 +279,8 @@ class Restarted:
         key = None if self.ask.householder else (s.j, s.kept, stop)
         grown = self._filled(s, stop, key)
         self._is_hopeful = False
-        met = [(x[..., s.j : grown.j] == 0).any() for x in self.lengths(grown.H)]
+        least = SMALL * self.small.eps(s.H.dtype) * grown.size[..., None]
+        met = [(abs(x[..., s.j : stop]) <= least).any() for x in self.lengths(grown.H)]
         return self._filled(s, stop, None) if any(met) else grown
 
     def _filled(self, s: KrylovState, stop: int, key: Any) -> KrylovState:
@@ -295,7 +297,7 @@ class Restarted:
         return s._replace(H=H, beta=beta, size=size, j=stop, iterations=iterations)
 
     def lengths(self, H: Array) -> tuple[Array, ...]:
-        """Entries of H that are zero where a step met an invariant subspace."""
+        """Entries of H that are rounding where a step met an invariant subspace."""
         return (self.small.diagonal(H, -1),)
 
     def random(self, noise: Array, s: KrylovState) -> Callable[[], Array] | None:

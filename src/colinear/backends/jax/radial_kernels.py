@@ -43,13 +43,15 @@ Options = getattr(triton, "CompilerParams", None) or triton.TritonCompilerParams
 
 
 def tile_of_product(d: int, width: int, double: bool, guarded: bool = False) -> Tile:
-    """The best of torch's programs. Guarded ones hold the differences too, and so have fewer columns;
-    wide V with many coordinates fill the shared memory once."""
+    """The best of those measured on an H200. Guarded ones hold the differences too, and so have fewer
+    columns; wide V with many coordinates fill the shared memory once."""
     if double:
         return Tile(64, 32, 4, 2)
     if d > 64:
         return Tile(128, 32, 8, 2 if width <= 32 else 1)
-    return Tile(64, 128, 4, 2) if width == 1 and not guarded else Tile(64, 64, 4, 3)
+    if width > 1:
+        return Tile(64, 32, 4, 3)
+    return Tile(64, 64, 4, 3) if guarded else Tile(64, 128, 4, 2)
 
 
 def product(fused: Fused, X: Any, Y: Any, V: Any, shape: tuple) -> Any:
