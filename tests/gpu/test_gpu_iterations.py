@@ -96,6 +96,45 @@ def test_replayed_steps_are_those_of_python(
     torch.testing.assert_close(info.history, expected.history, rtol=1e-3, atol=1e-12)
 
 
+BASES = [
+    co.Lanczos(basis=12),
+    co.Lanczos(basis=12, orthogonalisation="householder"),
+    co.Arnoldi(basis=12),
+    co.GolubKahan(basis=12),
+]
+
+
+@pytest.mark.parametrize("method", BASES)
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_replayed_bases_are_those_of_python(
+    method: Any, batch: tuple[int, ...], monkeypatch: Any
+) -> None:
+    torch, device, xp = pytest.importorskip("torch"), cuda("torch"), backends.get("torch")
+    g = torch.Generator(device).manual_seed(0)
+    A = torch.randn(*batch, 600, 600, generator=g, device=device, dtype=torch.float64)
+    A = co.opaque(co.SelfAdjoint(co.Dense(A + A.mT)))
+    record, made = xp.record, []
+
+    def counted(*arguments: Any) -> Any:
+        made.append(record(*arguments))
+        return made[-1]
+
+    def run() -> Any:
+        if isinstance(method, co.GolubKahan):
+            return co.svd(A, 3, method)[1:]
+        return co.eig(A, 3, "LM", method)
+
+    monkeypatch.setattr(xp, "record", counted)
+    values, vectors = run()
+    assert all(made)
+    assert bool(made) == (getattr(method, "orthogonalisation", "") != "householder")
+    monkeypatch.setattr(xp, "record", lambda *arguments: None)
+    expected, others = run()
+    torch.testing.assert_close(values, expected, rtol=1e-9, atol=0)
+    overlap = torch.linalg.vecdot(vectors.to_dense(), others.to_dense(), dim=-2).abs()
+    torch.testing.assert_close(overlap, torch.ones_like(overlap), rtol=0, atol=1e-6)
+
+
 def test_a_product_that_waits_is_not_recorded_and_leaves_torch_in_order() -> None:
     torch, device = pytest.importorskip("torch"), cuda("torch")
     d = torch.logspace(0, 4, 500, device=device, dtype=torch.float64)

@@ -164,6 +164,19 @@ def test_the_likelihood_and_its_gradient_are_near_those_of_the_matrix():
         np.testing.assert_allclose(found[1].cpu(), gradient.cpu(), rtol=0.1, atol=0.02 * n)
 
 
+def test_a_preconditioner_of_single_precision_is_positive_beside_an_eigenvalue_of_a_million():
+    n, noise = 4000, 1e-3
+    X = normal(n, 3).float()
+    A = co.PSD(co.Kernel(gp.rbf, X, parameters=(2.0, 1.0))) + noise * co.Identity(n)
+    M = co.RPCholesky(300)(A)
+    U, d = M.A.operands[0].U.double(), co.diag(M.A.operands[1]).double()
+    V, s, _ = torch.linalg.svd(U, full_matrices=False)
+    exact = 1 / (s**2 + d[0])
+    assert exact[0] * 1e6 < 1 / noise
+    forms = torch.linalg.vecdot(V, (M @ V.float()).double(), dim=0)
+    torch.testing.assert_close(forms, exact, rtol=1e-3, atol=0)
+
+
 def profile_of_jax(q, a):
     import jax.numpy as jnp
 
