@@ -1,5 +1,5 @@
-"""On a GPU: small and structured solves beside the formula by hand, what a step of CG costs beyond the memory that
-it must move, and eigenvalues beside CuPy.
+"""On a GPU: small and structured solves beside the formula by hand, what a step of an iteration costs beyond the memory
+that it must move, and one of Lanczos beside CuPy.
 
     python benchmarks/gpu.py                 # prints the table; --json FILE saves it; --calls: the solves alone
 
@@ -239,20 +239,34 @@ def jax_rows(rows: list[dict[str, Any]], n: int, steps: int) -> None:
         add(rows, f"JAX, CG step, {name} (bar: jax.scipy cg)", ours, hand, None)
 
 
-def eigen_rows(rows: list[dict[str, Any]], n: int) -> None:
+def spectral_rows(rows: list[dict[str, Any]], n: int, steps: int) -> None:
+    """Steps of MINRES, and of Lanczos and LOBPCG for 8 pairs, the former beside CuPy's with a basis as large."""
     import torch
 
+    k, basis = 8, 40
     S = laplacian_rows(n)
     A = co.opaque(co.PSD(co.Sparse(S).to(backend="torch", device=torch.device("cuda"))))
-    values: dict[str, Any] = {}
-
-    def ours() -> Any:
-        values["ours"] = co.eig(A, 8, "LA", co.Lanczos(tol=1e-4), on_failure="ignore")[0]
+    b = torch.randn(n * n, device="cuda")
+    copied = torch.empty_like(b)
 
     def wait(_: Any) -> None:
         torch.cuda.synchronize()
 
-    mine, peer = seconds(ours, wait, 3), None
+    copy = seconds(lambda: [copied.copy_(b) for _ in range(100)], wait) / 100
+
+    def per_step(call: Callable[[], Any]) -> float:
+        made = int(call()[1].iterations)
+        return seconds(call, wait, 3) / made
+
+    def eig(method: Any) -> Callable[[], Any]:
+        return lambda: co.eig(A, k, "LA", method, info=True, on_failure="ignore")
+
+    solve = lambda: co.solve(
+        A, b, co.MINRES(tol=1e-30, max_iters=steps), info=True, on_failure="ignore"
+    )
+    # 22 vectors are read or written
+    add(rows, "torch, MINRES step, Sparse", per_step(solve), None, 11 * copy)
+    peer = None
     try:
         import cupy
         import cupyx.scipy.sparse
@@ -261,18 +275,17 @@ def eigen_rows(rows: list[dict[str, Any]], n: int) -> None:
         G = cupyx.scipy.sparse.csr_matrix(scipy.sparse.csr_matrix(S))
 
         def by_cupy() -> None:
-            values["peer"] = theirs.eigsh(G, 8, which="LA", tol=1e-4)[0]
+            theirs.eigsh(G, k, which="LA", ncv=basis, maxiter=steps, tol=1e-9)
             cupy.cuda.Device().synchronize()
 
-        peer = seconds(by_cupy, lambda _: None, 3)
-        print(
-            "largest eigenvalues:",
-            np.sort(values["ours"].cpu().numpy())[-2:],
-            np.sort(cupy.asnumpy(values["peer"]))[-2:],
-        )
+        peer = seconds(by_cupy, lambda _: None, 3) / steps
     except ImportError:
         pass
-    add(rows, "torch, 8 largest eigenpairs (bar: CuPy eigsh)", mine, peer, None)
+    # the basis, of 27 rows on average, is read twice, and ten vectors are
+    ours = per_step(eig(co.Lanczos(tol=1e-9, basis=basis, max_iters=steps)))
+    add(rows, "torch, Lanczos step, 8 pairs (bar: CuPy eigsh)", ours, peer, 32 * copy)
+    ours = per_step(eig(co.LOBPCG(tol=1e-9, max_iters=steps // 10)))
+    add(rows, "torch, LOBPCG step, 8 pairs", ours, None, None)
 
 
 def add(
@@ -297,7 +310,6 @@ def main() -> None:
     parser.add_argument("--grid", type=int, default=GRID)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--calls", action="store_true", help="the solves alone")
-    parser.add_argument("--eigen", action="store_true", help="eigenvalues too, which takes minutes")
     parser.add_argument("--sweep", action="store_true", help="the rules of the registry instead")
     arguments = parser.parse_args()
     if not has_cuda():
@@ -311,9 +323,8 @@ def main() -> None:
     call_rows(rows)
     if not arguments.calls:
         torch_rows(rows, arguments.grid, arguments.steps)
+        spectral_rows(rows, arguments.grid, arguments.steps)
         jax_rows(rows, arguments.grid, arguments.steps)
-    if arguments.eigen:
-        eigen_rows(rows, arguments.grid)
     save(rows, arguments.json)
 
 

@@ -121,7 +121,9 @@ def jax_kernel_rows(rows: list[dict[str, Any]]) -> None:
         return jax.jit(jax.grad(lambda *arguments: (f(*arguments) ** 2).sum(), (0, 1, 2)))
 
     print(f"\n{'JAX, milliseconds':44}{'colinear':>10}{'by blocks':>11}{'error':>10}")
-    for n, d, width in ((50_000, 18, 1), (50_000, 18, 21), (200_000, 18, 1), (50_000, 90, 21)):
+    for n, d, width in (
+        *((50_000, 18, 1), (50_000, 18, 21), (200_000, 18, 1), (200_000, 18, 21), (50_000, 90, 21)),
+    ):
         points_, _, _ = points(n, d)
         rng = np.random.default_rng(0)
         given = points_.cpu().numpy(), rng.random((n, width)), LENGTH[d]
