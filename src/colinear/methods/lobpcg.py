@@ -31,7 +31,9 @@ FLOOR = 100
 # of the square of a direction, which its part outside span [X, P] must have for one pass to do
 LEFT = 1e-2
 DISTINCT = 0.1  # of the square of a direction, made orthonormal once, which must be left then
-HUGE = 1e3  # times the norm of A: where values of dropped directions go, out of the way
+# times the largest |A x| of the block, which none of its values exceeds: where values of directions
+# that are not there go
+BEYOND = 2.0
 
 
 @dataclass(frozen=True)
@@ -250,10 +252,12 @@ def _best(
     K = xp.concat([unchanged, last], axis=-1)
     T = hermitian(xp, inner_products(xp, K, xp.matmul(T, K)))
     there = xp.concat([has_P | True, has_P, kept], axis=-1)
-    far = xp.where(there, 0, HUGE * positive_or_one(xp, size)[..., None])
+    far = xp.where(there, 0, BEYOND * positive_or_one(xp, size)[..., None])
     values, Y = xp.eigh(T + xp.make_diagonal(xp.astype(far, T.dtype)))
     C = Y[..., :block]
-    D = orthonormal(xp, xp.concat([0 * C[..., :block, :], C[..., block:, :]], axis=-2), C)
+    # in C a direction that is not there is a rounding, which would be made a unit vector
+    outside = xp.where(there[..., block:, None], C[..., block:, :], 0)
+    D = orthonormal(xp, xp.concat([0 * C[..., :block, :], outside], axis=-2), C)
     return K, C, D, values[..., :block]
 
 
