@@ -10,19 +10,35 @@ rounding errors are dropped (SVQB, Stathopoulos and Wu 2002). W is made orthonor
 products with the basis alone: the first are summed together with the norms of the residuals, the
 second together with S^H A S, whose small matrices then do what the basis would have to. Locking is
 soft: a pair that has converged stays in X and adds no residual. Batches advance together.
+
+Where a look at values waits for a device, the small matrices are on the host: they come there by
+one read for each of the two sums, and only coefficients of blocks go back. An eigendecomposition of
+such a matrix on the device would launch hundreds of kernels, and wait too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ..backends import Array, eye_like, hermitian, inner_products, positive_or_one
+import numpy as np
+
+from ..backends import Array, eye_like, get, hermitian, inner_products, positive_or_one
 from ..properties import SELF_ADJOINT
 from .base import Spectral
-from .basis import SAFETY, Pairs, all_finite, count_of, every, fresh, pairs_of, run_cycles
+from .basis import (
+    SAFETY,
+    Pairs,
+    all_finite,
+    count_of,
+    every,
+    fresh,
+    pairs_of,
+    run_cycles,
+    waits_for_looks,
+)
 from .vectors import LinearMap, State
 
 ROUNDING = 100  # roundings up to which what is left of a unit vector counts as zero
@@ -31,7 +47,9 @@ FLOOR = 100
 # of the square of a direction, which its part outside span [X, P] must have for one pass to do
 LEFT = 1e-2
 DISTINCT = 0.1  # of the square of a direction, made orthonormal once, which must be left then
-HUGE = 1e3  # times the norm of A: where values of dropped directions go, out of the way
+# times the largest |A x| of the block, which none of its values exceeds: where values of directions
+# that are not there go
+BEYOND = 2.0
 
 
 @dataclass(frozen=True)
@@ -78,8 +96,35 @@ class LOBPCG(Spectral):
         return -(-products // basis) if self.max_iters is None else products
 
 
+@dataclass(frozen=True)
+class Sides:
+    """The frameworks in which a run computes: `xp` with blocks, `small` with small matrices. These
+    are two where the small matrices of a device are on the host."""
+
+    xp: Any
+    small: Any
+    device: Any
+
+    def fetch(self, *arrays: Array) -> Sequence[Array]:
+        """Small arrays of `xp`, for `small`; on a device by one read."""
+        return arrays if self.small is self.xp else self.xp.fetch(arrays)
+
+    def send(self, *arrays: Array) -> Sequence[Array]:
+        """Small arrays of `small`, for `xp`; to a device by one copy."""
+        if self.small is self.xp:
+            return arrays
+        joined = np.concatenate([x.ravel() for x in arrays])
+        flat = self.xp.asarray(joined, device=self.device)
+        sent, end = [], 0
+        for x in arrays:
+            start, end = end, end + x.size
+            part = flat[start:end].reshape(x.shape)
+            sent.append(part if x.dtype == joined.dtype else self.xp.real(part))
+        return sent
+
+
 class LOBPCGState(State):
-    """Where a run stands: blocks (*batch, n, b), side by side."""
+    """Where a run stands: blocks (*batch, n, b), side by side, and small arrays."""
 
     Q: Array  # [X, P], orthonormal
     AQ: Array
@@ -104,6 +149,7 @@ class LOBPCGState(State):
         return self.iterations * self.values.shape[-1]
 
 
+@np.errstate(all="ignore")  # infinities and NaN end the run
 def lobpcg(
     xp: Any,
     multiply: LinearMap,
@@ -124,63 +170,72 @@ def lobpcg(
     `block` is how many vectors are iterated, some more than k: the last of them converge late. An
     iteration multiplies A by the block once, and sums numbers over the devices of a mesh twice.
     """
-    sign = -1 if largest else 1
-
-    def times(X: Array) -> Array:
-        return sign * multiply(X)
+    small = get("numpy") if waits_for_looks(xp, start) else xp
+    sides = Sides(xp, small, xp.device_of(start))
+    sign = -1 if largest else 1  # small matrices are those of sign * A
 
     def step(s: LOBPCGState) -> LOBPCGState:
-        Q, AQ = s.Q, s.AQ
-        W = directions(xp, Q, s.W, s.products, s.residual > target(s.size))
-        S, AS = xp.concat([Q, W], axis=-1), xp.concat([AQ, times(W)], axis=-1)
-        of_W, T = xp.sum_once(partial(_projected, xp), -2, S, W, AS)
-        K, C, D, s.values = _best(xp, of_W, T, s.has_P, s.size)
+        W = directions(sides, s.Q, s.W, s.products, s.residual > target(s.size))
+        S, AS = xp.concat([s.Q, W], axis=-1), xp.concat([s.AQ, multiply(W)], axis=-1)
+        of_W, T = sides.fetch(*xp.sum_once(partial(_projected, xp), -2, S, W, AS))
+        K, C, D, s.values = _best(small, of_W, sign * T, s.has_P, s.size)
+        s.has_P = small.rough_norm(D, -2) > 0.5
         # X = S K C, P = S K D
-        Y = xp.matmul(K, xp.concat([C, D], axis=-1))
-        s.Q, s.AQ, s.has_P = xp.matmul(S, Y), xp.matmul(AS, Y), xp.rough_norm(D, -2) > 0.5
-        return judged(s)
+        return moved(s, S, AS, small.matmul(K, small.concat([C, D], axis=-1)))
 
     def target(size: Array) -> Array:
         return SAFETY * max(tol, FLOOR * xp.eps(start.dtype)) * size[..., None]
 
-    def judged(s: LOBPCGState) -> LOBPCGState:
-        """The state after an iteration, by its blocks and values."""
-        unit = positive_or_one(xp, s.size)[..., None]
-        X, AX = s.Q[..., :block], s.AQ[..., :block] / unit[..., None]  # in units of |A|
-        R = AX - X * (s.values / unit)[..., None, :]
-        # the preconditioner, which is near A^-1, is of the size of 1 / |A|
-        s.W = R if precondition is None else unit[..., None] * precondition(R)
-        measured = partial(_measured, xp)
-        of_Q, of_W, residual, size = xp.sum_once(measured, -2, s.Q, s.W, R, AX)
-        s.products = xp.concat([of_Q, of_W], axis=-2)
-        s.residual = unit * xp.sqrt(residual)
-        s.size = xp.maximum(s.size, xp.max(unit * xp.sqrt(size), axis=-1))
+    def moved(s: LOBPCGState, S: Array, AS: Array, Y: Array) -> LOBPCGState:
+        """The state after an iteration, by its values and [X, P] = S Y."""
+        unit = positive_or_one(small, s.size)[..., None]  # the residuals are in units of |A|
+        values = s.values / unit
+        Y, scale, shift = sides.send(Y, unit[..., None], sign * values[..., None, :])
+        s.Q, s.AQ = xp.matmul(S, Y), xp.matmul(AS, Y)
+        s.W = R = s.AQ[..., :block] / scale - s.Q[..., :block] * shift
+        if precondition is not None:  # by what is near A^-1, and of the size of 1 / |A|
+            s.W = scale * precondition(R)
+        others = () if precondition is None else (R,)
+        sums = xp.sum_once(partial(_measured, xp), -2, s.Q, s.W, *others)
+        of_Q, of_W, *squares = sides.fetch(*sums)
+        s.products = small.concat([of_Q, of_W], axis=-2)
+        square = squares[0] if squares else small.real(small.diagonal(of_W))
+        s.residual = unit * small.sqrt(square)
+        # A x = values x + r, and r is orthogonal to x
+        s.size = small.maximum(s.size, small.max(unit * small.sqrt(square + values**2), axis=-1))
         s.iterations = s.iterations + 1
-        s.done = every(xp, s.residual[..., :k] <= target(s.size))
-        s.finite = all_finite(xp, s.size)
+        s.done = every(small, s.residual[..., :k] <= target(s.size))
+        s.finite = all_finite(small, s.size)
         return s
 
     def going(s: LOBPCGState) -> Any:
         return (s.done ^ True) & s.finite & (s.iterations < max_iters)
 
+    def seen(s: LOBPCGState) -> LOBPCGState:
+        """The state, with the small arrays that others see where its blocks are."""
+        values, residual, size = sides.send(s.values, s.residual, s.size)
+        return LOBPCGState(**(vars(s) | {"values": values, "residual": residual, "size": size}))
+
     X = xp.qr(xp.stack([start, *(fresh(xp, noise, i) for i in range(block - 1))], axis=-1))[0]
-    AX = times(X)
-    values, C = xp.eigh(hermitian(xp, inner_products(xp, X, AX)))
+    AX = multiply(X)
+    T, size = sides.fetch(inner_products(xp, X, AX), xp.vector_norm(AX, axis=-2))
+    values, C = small.eigh(hermitian(small, sign * T))
     first = LOBPCGState(
-        Q=xp.concat([xp.matmul(X, C), 0 * X], axis=-1),
-        AQ=xp.concat([xp.matmul(AX, C), 0 * X], axis=-1),
         has_P=values != values,
         values=values,
-        size=xp.max(xp.vector_norm(AX, axis=-2), axis=-1),
+        size=small.max(size, axis=-1),
         iterations=count_of(xp, 0),
     )
-    state, stopped = run_cycles(xp, going, step, judged(first), watch)
+    first = moved(first, X, AX, small.concat([C, 0 * C], axis=-1))
+    look = None if watch is None else lambda s: watch(seen(s))
+    state, stopped = run_cycles(xp, going, step, first, look)
+    state = seen(state)
     return pairs_of(state, sign * state.values[..., :k], state.V[..., :k, :], stopped)
 
 
-def _measured(xp: Any, Q: Array, W: Array, R: Array, AX: Array) -> tuple[Array, ...]:
-    """Q^H W, W^H W, and |x|^2 for each column of R and of A X."""
-    squares = (xp.real(xp.vecdot(X, X, axis=-2)) for X in (R, AX))
+def _measured(xp: Any, Q: Array, W: Array, *R: Array) -> tuple[Array, ...]:
+    """Q^H W, W^H W and, if it is given, |r|^2 for each column of R."""
+    squares = (xp.rough_norm(X, -2) ** 2 for X in R)
     return inner_products(xp, Q, W), inner_products(xp, W, W), *squares
 
 
@@ -189,26 +244,29 @@ def _projected(xp: Any, S: Array, W: Array, AS: Array) -> tuple[Array, ...]:
     return inner_products(xp, S, W), inner_products(xp, S, AS)
 
 
-def directions(xp: Any, Q: Array, W: Array, products: Array, is_active: Array) -> Array:
+def directions(sides: Sides, Q: Array, W: Array, products: Array, is_active: Array) -> Array:
     """The active columns of W less their part in span Q, orthonormal up to the rounding of
-    [Q, W]^H W, which is given as `products`; zero columns for the others, and for directions that
-    are rounding errors."""
+    [Q, W]^H W, which is given as `products`; zero columns for directions that are rounding errors,
+    and in place of columns that are not active."""
+    xp, small = sides.xp, sides.small
     count, b = Q.shape[-1], W.shape[-1]
-    flags = is_active[..., None, :]
-    W, products = xp.where(flags, W, 0), xp.where(flags, products, 0)
+    products = small.where(is_active[..., None, :], products, 0)
     of_Q = products[..., :count, :]
-    of_W = xp.where(is_active[..., :, None], products[..., count:, :], 0)
-    length, part = xp.real(xp.diagonal(of_W)), xp.real(xp.vecdot(of_Q, of_Q, axis=-2))
+    of_W = small.where(is_active[..., :, None], products[..., count:, :], 0)
+    length = small.real(small.diagonal(of_W))
+    part = small.real(small.vecdot(of_Q, of_Q, axis=-2))
     power = 2.0**80 if xp.eps(W.dtype) > 1e-10 else 2.0**640  # 5/8 of the range of exponents
     is_usual = (length - part > LEFT * length) & (length > 1 / power) & (length < power)
 
     def carefully(W: Array, *_: Array) -> tuple[Array, ...]:
-        W = orthonormal(xp, W, Q)
-        return W, inner_products(xp, Q, W), inner_products(xp, W, W)
+        (flags,) = sides.send(is_active[..., None, :])
+        W = orthonormal(sides, xp.where(flags, W, 0), Q)
+        return W, *sides.fetch(inner_products(xp, Q, W), inner_products(xp, W, W))
 
-    is_hard = xp.any(is_active & ~is_usual)
-    W, of_Q, of_W = xp.cond(is_hard, carefully, lambda *given: given, W, of_Q, of_W)
-    T, _ = _whitening(xp, _without(xp, of_Q, of_W), 10 * b * xp.eps(W.dtype))
+    is_hard = small.any(is_active & ~is_usual)
+    W, of_Q, of_W = small.cond(is_hard, carefully, lambda *given: given, W, of_Q, of_W)
+    T, _ = _whitening(small, _without(small, of_Q, of_W), 10 * b * xp.eps(W.dtype))
+    of_Q, T = sides.send(of_Q, small.where(is_active[..., :, None], T, 0))
     return xp.matmul(W - xp.matmul(Q, of_Q), T)  # W = (W - Q Q^H W) T
 
 
@@ -250,16 +308,20 @@ def _best(
     K = xp.concat([unchanged, last], axis=-1)
     T = hermitian(xp, inner_products(xp, K, xp.matmul(T, K)))
     there = xp.concat([has_P | True, has_P, kept], axis=-1)
-    far = xp.where(there, 0, HUGE * positive_or_one(xp, size)[..., None])
+    far = xp.where(there, 0, BEYOND * positive_or_one(xp, size)[..., None])
     values, Y = xp.eigh(T + xp.make_diagonal(xp.astype(far, T.dtype)))
     C = Y[..., :block]
-    D = orthonormal(xp, xp.concat([0 * C[..., :block, :], C[..., block:, :]], axis=-2), C)
+    # in C a direction that is not there is a rounding, which would be made a unit vector
+    outside = xp.where(there[..., block:, None], C[..., block:, :], 0)
+    D = xp.concat([0 * C[..., :block, :], outside], axis=-2)
+    D = orthonormal(Sides(xp, xp, None), D, C)
     return K, C, D, values[..., :block]
 
 
-def orthonormal(xp: Any, W: Array, Q: Array) -> Array:
+def orthonormal(sides: Sides, W: Array, Q: Array) -> Array:
     """An orthonormal basis of W less its part in span Q; zero columns for directions that are
     rounding errors."""
+    xp = sides.xp
     W = _scaled(xp, W)
     for _ in range(2):
         W = W - xp.matmul(Q, inner_products(xp, Q, W))
@@ -267,8 +329,8 @@ def orthonormal(xp: Any, W: Array, Q: Array) -> Array:
         # space nothing else is there.
         is_left = xp.rough_norm(W, -2)[..., None, :] > ROUNDING * xp.eps(W.dtype)
         W = xp.where(is_left, W, 0)
-        W = _whitened(xp, W)
-    return _whitened(xp, W)
+        W = _whitened(sides, W)
+    return _whitened(sides, W)
 
 
 def _scaled(xp: Any, W: Array) -> Array:
@@ -277,11 +339,13 @@ def _scaled(xp: Any, W: Array) -> Array:
     return W / positive_or_one(xp, length)
 
 
-def _whitened(xp: Any, W: Array) -> Array:
+def _whitened(sides: Sides, W: Array) -> Array:
     """W (W^H W)^(-1/2), the columns scaled first, and directions below rounding left out (SVQB).
 
     No column is much longer than 1, or so short that its square vanishes. The norms are read from
     W^H W, which is all that is summed over the devices of a mesh.
     """
-    least = 10 * W.shape[-1] * xp.eps(W.dtype)
-    return xp.matmul(W, _whitening(xp, inner_products(xp, W, W), least)[0])
+    xp = sides.xp
+    (G,) = sides.fetch(inner_products(xp, W, W))
+    (T,) = sides.send(_whitening(sides.small, G, 10 * W.shape[-1] * xp.eps(W.dtype))[0])
+    return xp.matmul(W, T)

@@ -102,3 +102,20 @@ def test_lobpcg_reaches_residuals_near_the_rounding_of_the_products(
     assert info.status is co.Status.SUCCESS
     assert np.linalg.norm(S @ V - V * values, axis=0).max() < 2e-13 * 8
     assert np.abs(V.T @ V - np.eye(3)).max() < 1e-14
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+def test_lobpcg_keeps_the_pairs_of_a_matrix_that_others_of_its_batch_outlast(
+    backend: str, dtype: str, rng: np.random.Generator
+) -> None:
+    """Directions that were not there came back as roundings, and values of 0 with them."""
+    n = 200
+    spectra = np.linspace(1, 2, n), np.arange(1.0, n + 1) ** 2, np.repeat(np.arange(1.0, 51), 4)
+    Q = np.linalg.qr(rng.normal(size=(n, n)))[0]
+    A = np.stack([(Q * d) @ Q.T for d in spectra]).astype(dtype)
+    A = co.opaque(co.SelfAdjoint(co.Dense(A))).to(backend=backend)
+    method = co.LOBPCG(max_iters=60)
+    (values, _), info = co.eig(A, 3, "SA", method, info=True, on_failure="ignore")
+    np.testing.assert_allclose(A.xp.to_numpy(values)[2], 1, atol=1e-5)
+    assert float(A.xp.max(info.residual[2])) < 3e-4
