@@ -260,3 +260,12 @@ def test_no_tensor_on_the_host_is_recorded() -> None:
         warnings.simplefilter("error")
         assert backends.get("torch").recorder(co.Dense(well(g, 3))._context) is None
         assert backends.get("numpy").recorder(co.Dense(np.eye(3))._context) is None
+
+
+@pytest.mark.parametrize("method", [co.Lanczos(basis=12), co.LOBPCG()])
+def test_iterations_that_look_again_and_again_are_not_recorded(device: Any, method: Any) -> None:
+    g = torch.Generator().manual_seed(0)
+    A = co.SelfAdjoint(co.Dense(spd(g, 60, 60)))
+    for _ in range(CALLS):
+        co.eigmax(A, method)
+    assert recorded._kinds and not any(recorded._kinds.values())

@@ -90,6 +90,7 @@ def _parts(arrays: Any) -> tuple[list[Any], list[tuple[int, ...]]]:
 
 
 MOST_SEEN = 2**16  # numbers that a recording tests to be the same
+MOST_LOOKS = 8  # of a call: what looks more often iterates, and looks at other values the next time
 
 
 class Looks:
@@ -124,8 +125,8 @@ class Looks:
         """The values of several tensors on the host: in the second run those of the first."""
         joined, unpack = pack(arrays)
         if not self._is_second:
-            if joined.numel() > MOST_SEEN:
-                raise RuntimeError("a call that looks at many values is not recorded")
+            if joined.numel() > MOST_SEEN or len(self._seen) == MOST_LOOKS:
+                raise RuntimeError("a call that looks at many values, or often, is not recorded")
             with _disable_current_modes():
                 self._seen.append((joined.clone(), to_numpy(joined).copy()))
             return unpack(self._seen[-1][1].copy())  # which may be written to
