@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import threading
 import warnings
@@ -207,6 +208,42 @@ def test_on_a_device_failures_are_told_with_their_status() -> None:
     names = [str(each.message).split(":")[1].split()[0] for each in caught]
     assert names == ["SINGULAR", "NOT_POSITIVE_DEFINITE", "SINGULAR"]
     assert info._status is co.Status.SINGULAR and info.failed
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_on_a_device_a_check_that_overflows_is_no_failure(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    kind = getattr(torch, dtype)
+    large = torch.full((100,), torch.finfo(kind).max / 8, dtype=kind)  # whose sum is infinite
+    one = torch.ones(100, dtype=kind)
+    calls = [
+        lambda: co.solve(co.Diagonal(one), large),
+        lambda: co.solve(co.Diagonal(large), large),
+        lambda: co.norm(co.Diagonal(large)),
+        lambda: co.cond(co.Diagonal(large)),
+    ]
+    with pretended(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for call in calls:
+            expected = call()
+            with co.deferred():
+                found = call()
+            assert bool((found == expected).all())
+
+
+@pytest.mark.parametrize(
+    ("entry", "status"), [(np.nan, "NONFINITE"), (-np.inf, "NONFINITE"), (0.0, "SINGULAR")]
+)
+@pytest.mark.parametrize("shape", [(3,), (3, 2)])
+def test_on_a_device_a_diagonal_that_nothing_is_divided_by_is_told(
+    entry: float, status: str, shape: tuple[int, ...]
+) -> None:
+    torch = pytest.importorskip("torch")
+    d = torch.tensor([1.0, entry, 2.0])
+    for right in (torch.ones(shape), torch.zeros(shape)):
+        for block in (contextlib.nullcontext, co.deferred):
+            with pretended(), pytest.warns(co.ConvergenceWarning, match=status), block():
+                co.solve(co.Diagonal(d), right)
 
 
 def test_on_a_device_failures_are_told_in_jax() -> None:

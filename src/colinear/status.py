@@ -4,6 +4,7 @@ that a failing one becomes."""
 from __future__ import annotations
 
 import enum
+import itertools
 import os
 import sys
 import threading
@@ -18,9 +19,6 @@ from .errors import ConvergenceError, ConvergenceWarning
 
 if TYPE_CHECKING:
     from .info import Info, Scope
-
-
-# How a computation ended: statuses with their meaning and remedy, and the worst of several.
 
 
 class Status(enum.IntEnum):
@@ -184,7 +182,7 @@ class Test(NamedTuple):
 
     def status(self, values: Iterator[Any]) -> Status:
         """The status by the next of these values."""
-        found = self.judge(*(next(values) for _ in self.arrays))
+        found = self.judge(*itertools.islice(values, len(self.arrays)))
         if isinstance(found, Status):
             return found
         return Status.SUCCESS if found else self.failure
@@ -210,20 +208,28 @@ def take_for_granted(
     In a block `deferred`, where nothing is run again, only the test of an answer is: one that says
     which `failure` it shows. None is under tracing, nor where the call is careful.
     """
-    if not _is_settled_later():
+    if (failure is None and state.waiting is not None) or not all(map(is_put_off, arrays)):
         return False
-    if failure is None and state.waiting is not None:
-        return False
-    if any(_namespace(x).is_traced(getattr(x, "array", x)) for x in arrays):
-        return False
-    if state.current.planner is None:  # type: ignore[union-attr]
-        state.unasked.append(Test(arrays, judge, failure or Status.INACCURATE))
+    put_off(Test(arrays, judge, failure or Status.INACCURATE))
     return True
 
 
+def is_put_off(x: Any) -> bool:
+    """Whether tests of x wait for the end of the call that is under way: x is not traced."""
+    x = x.array if type(x) is backends.Norm else x
+    xp = backends.namespace_of(x)
+    return _is_settled_later() and (xp is None or not xp.is_traced(x))
+
+
+def put_off(test: Test) -> None:
+    """Ask a test at the end of the call under way; where `explain` plans there is nothing to test."""
+    if state.current.planner is None:  # type: ignore[union-attr]
+        state.unasked.append(test)
+
+
 def is_finite(x: Any) -> bool:
-    """Whether all values are finite: a test for `take_for_granted`."""
-    return bool(np.isfinite(x).all())
+    """Whether a number is finite: a test for `take_for_granted`."""
+    return bool(np.isfinite(x))
 
 
 def overlook(statuses: Iterable[Any]) -> None:
@@ -237,14 +243,14 @@ def _worst(statuses: Any) -> Status:
     return Status(int(statuses.max(initial=0)))
 
 
+@np.errstate(all="ignore")
 def ask(tests: list[Test]) -> list[Status]:
     """The statuses by several tests, whose arrays are copied to the host at once."""
     if not tests:
         return []
     arrays = [x for test in tests for x in test.arrays]
-    with np.errstate(all="ignore"):
-        values = iter(_namespace(arrays[0]).fetch(arrays))
-        return [test.status(values) for test in tests]
+    values = iter(_namespace(arrays[0]).fetch(arrays))
+    return [test.status(values) for test in tests]
 
 
 def settle(reports: list[Info]) -> bool:
@@ -286,8 +292,7 @@ def _namespace(x: Any) -> Any:
 
 
 def _largest(x: Any) -> Any:
-    """The largest of a status, array or number: a `Status` if its value can be seen at no cost,
-    else an array."""
+    """The largest of a status, array or number: a `Status` if it can be seen at no cost."""
     if isinstance(x, int):
         return Status(x)
     if isinstance(x, Pending):

@@ -28,10 +28,13 @@ from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ..rates import memory_to_form, share_of_memory
 from ..status import (
     Status,
+    Test,
     failed,
     first_failure,
     is_finite,
+    is_put_off,
     is_unseen,
+    put_off,
     state,
     take_for_granted,
 )
@@ -286,29 +289,25 @@ def reciprocal(x: Any) -> Any:
         # One product finds all that is wrong: 0 * inf, inf * 0 and NaN are NaN, and a denormal's
         # reciprocal is infinite.
         if is_unseen(inverse):
-            if not product_is_finite_later(xp, x, inverse):
+            if not quotient_is_finite_later(xp, x, inverse):
                 report_values(xp, x)
         elif not bool(xp.all(xp.isfinite(x * inverse))):
             report_values(xp, x)
     return inverse
 
 
-def product_is_finite_later(xp: Any, x: Array, y: Array) -> bool:
-    """Whether the products of the entries of x and of y, which was computed from x, are taken to
-    be finite; not under tracing."""
-    if 0 in y.shape or xp.is_traced(y):
+def quotient_is_finite_later(xp: Any, x: Array, y: Array) -> bool:
+    """Whether x, and y, which was divided by x, are taken to be finite; not under tracing."""
+    if 0 in y.shape or not is_put_off(y):
         return 0 in y.shape
-    x, y = xp.stop_gradient(x), xp.stop_gradient(y)
-    product = xp.matmul(x, y) if x.ndim == y.ndim == 1 else xp.sum(x * y)
-    # in a block it must be known which
-    least = () if state.waiting is None else (xp.min(xp.abs(x)),)
-    return take_for_granted(_status_of_product, product, *least, failure=Status.NONFINITE)
-
-
-def _status_of_product(product: Any, least: Any = 1) -> Status:
-    if np.isfinite(product):
-        return Status.SUCCESS
-    return Status.SINGULAR if least == 0 else Status.NONFINITE
+    if state.waiting is None:  # one number, in which NaN and infinity show: it may also overflow
+        product = xp.matmul(x, y) if x.ndim == 1 == y.ndim else xp.sum(x * y)
+        put_off(Test((product,), is_finite, Status.NONFINITE))
+    else:  # where nothing is run again
+        ends = (x, -math.inf), (x, math.inf), (y, math.inf)
+        norms = [Norm(xp.stop_gradient(z), tuple(range(-z.ndim, 0)), order) for z, order in ends]
+        put_off(Test(tuple(norms), functools.partial(_are_regular, 0), Status.NONFINITE))
+    return True
 
 
 def are_plain(x: Any) -> bool:
@@ -339,11 +338,13 @@ def reciprocal_spectrum(xp: Any, values: Array) -> Array:
         return 1 / values
 
 
-def _are_regular(least: float, smallest: Any, largest: Any) -> Status:
-    """Whether eigenvalues whose sizes have these bounds can be divided by."""
-    if not np.all(np.isfinite(smallest + largest)):
+def _are_regular(least: float, smallest: Any, largest: Any, quotient: Any = 0) -> Status:
+    """Whether numbers whose sizes have these bounds can be divided by, with a finite quotient."""
+    if not np.all(np.isfinite(largest)):
         return Status.NONFINITE
-    return Status.SUCCESS if np.all(smallest > least * largest) else Status.SINGULAR
+    if not np.all(smallest > least * largest):
+        return Status.SINGULAR
+    return Status.SUCCESS if np.isfinite(quotient) else Status.NONFINITE
 
 
 def report_all(reports: Sequence[Info], result: Any = None) -> Any:
@@ -397,9 +398,9 @@ def report_failure(xp: Any, *conditions: tuple[Any, Status], **details: Any) -> 
 
 def report_finite(xp: Any, x: Array, **details: Any) -> None:
     """Report NaN or infinity in a result."""
-    if is_unseen(x) and xp.is_floating(x):
-        total = xp.sum(xp.stop_gradient(x))  # in which NaN and infinity show
-        if take_for_granted(is_finite, total, failure=Status.NONFINITE):
+    if is_unseen(x) and xp.is_floating(x) and 0 not in x.shape:
+        largest = xp.rough_norm(xp.stop_gradient(x), tuple(range(-x.ndim, 0)), math.inf)
+        if take_for_granted(is_finite, largest, failure=Status.NONFINITE):
             return
     report_failure(xp, (xp.all(xp.isfinite(x)), Status.NONFINITE), **details)
 
@@ -479,8 +480,7 @@ def passes(
 
 def peek_at(c: Any) -> Any:
     """A number, or the values of an array that can be seen at no cost; else None."""
-    xp = namespace_of(c)
-    return c if xp is None else xp.peek(c)
+    return c if (xp := namespace_of(c)) is None else xp.peek(c)
 
 
 def seen_numbers(c: Any) -> Any:

@@ -24,6 +24,7 @@ name = "torch"
 is_functional = False  # whether arrays are never written over, and loops are compiled
 hides_values = True  # whether values may be traced, or their derivatives recorded
 array_types = (torch.Tensor,)
+is_compiling = torch.compiler.is_compiling
 
 # dtypes
 # --------------------------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ def asarray(x: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
     if not isinstance(x, torch.Tensor | int | float | complex | list | tuple):
         x = np.asarray(x)
         # dynamo knows neither flags nor strides, and needs no copy
-        x = x if torch.compiler.is_compiling() else _writeable(x)
+        x = x if is_compiling() else _writeable(x)
     if under_way.looks is not None and not isinstance(x, torch.Tensor | list | tuple):
         return under_way.looks.send(x, dtype, device)
     return as_new(x, dtype, device)
@@ -142,7 +143,7 @@ def asarray(x: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
 
 def as_new(x: Any, dtype: Any, device: Any) -> torch.Tensor:
     """A tensor with these values on a device."""
-    if device is None or torch.compiler.is_compiling():
+    if device is None or is_compiling():
         return torch.as_tensor(x, dtype=dtype, device=device)
     return _moved(torch.as_tensor(x, dtype=dtype), device)
 
@@ -326,7 +327,7 @@ def _memory(x: torch.Tensor) -> int | None:
     """Where the numbers of a tensor are stored; None under a transformation, where nothing is
     written in place."""
     try:
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return None
         return (x.to_local() if is_spread(x) else x).untyped_storage().data_ptr() or None
     except (RuntimeError, NotImplementedError):  # a wrapper of torch.func, a sparse tensor
@@ -336,7 +337,7 @@ def _memory(x: torch.Tensor) -> int | None:
 def _values(x: Any) -> Any:
     """The tensor inside the wrappers of torch.func.grad and jvp, which have values; None if vmap
     or a trace hides them."""
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return None
     if type(x) is torch.Tensor and not _functorch.is_functorch_wrapped_tensor(x):
         return None if x.is_meta else x
@@ -371,7 +372,7 @@ def peek(x: Any) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
     if type(x) is torch.Tensor and x.dtype in HOST_DTYPES and x.layout is torch.strided:
-        if not torch.compiler.is_compiling() and _functorch.peek_interpreter_stack() is None:
+        if not is_compiling() and _functorch.peek_interpreter_stack() is None:
             return None if is_on_device(x) else x.numpy(force=True)  # nothing is in the way
     x = _values(x)
     if x is None or is_on_device(x) or x.layout != torch.strided:
@@ -382,9 +383,6 @@ def peek(x: Any) -> Any:
 def is_traced(x: Any) -> builtins.bool:
     """Whether values cannot be seen: under vmap, fake or meta tensors, and torch.compile."""
     return isinstance(x, torch.Tensor) and _values(x) is None
-
-
-is_compiling = torch.compiler.is_compiling
 
 
 # random

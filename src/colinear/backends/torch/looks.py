@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._C import _functorch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import Norm
@@ -21,7 +22,8 @@ def fetch(arrays: Any) -> list[np.ndarray]:
     device."""
     if under_way.looks is not None:
         return under_way.looks.fetch(arrays)
-    with torch._C._DisableFuncTorch():
+    is_plain = _functorch.peek_interpreter_stack() is None
+    with contextlib.nullcontext() if is_plain else torch._C._DisableFuncTorch():
         joined, unpack = pack(arrays)
         if joined.ndim == 0 and joined.dtype in HOST_DTYPES:
             return unpack(np.asarray(joined.item()))
@@ -32,9 +34,9 @@ def pack(arrays: Any) -> tuple[torch.Tensor, Callable[[np.ndarray], list[np.ndar
     """Several tensors, or their norms, in one; and the function that takes its values on the host
     apart again."""
     parts, sizes = _parts(arrays)
-    dtypes = [None if type(x) is Norm else x.dtype for x in arrays]
     if len(parts) == 1 == len(arrays):
         return parts[0], lambda values: [values.reshape(sizes[0])]
+    dtypes = [None if type(x) is Norm else x.dtype for x in arrays]
     is_flat = len({(x.ndim, x.dtype) for x in parts}) == 1 and parts[0].ndim == 0
     joined = torch.stack(parts) if is_flat else torch.cat([x.reshape(-1) for x in parts])
 
@@ -65,7 +67,8 @@ def _parts(arrays: Any) -> tuple[list[Any], list[tuple[int, ...]]]:
     joined: dict[torch.dtype, list[int]] = {}
     for x in arrays:
         if type(x) is not Norm:
-            parts.append(gather_whole(_values(x)).detach())
+            y = gather_whole(_values(x))
+            parts.append(y.detach() if y.requires_grad else y)
             sizes.append(tuple(x.shape))
             continue
         y = _values(x.array)

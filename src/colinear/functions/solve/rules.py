@@ -51,7 +51,7 @@ from ..common import (
     is_traced_or_differentiated,
     is_vector,
     once_each,
-    product_is_finite_later,
+    quotient_is_finite_later,
     reciprocal,
     report_all,
     values_are_seen,
@@ -279,9 +279,9 @@ def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
     d = A.d if b.ndim == 1 else A.d[..., None]
     if math.prod(d.shape) <= FEW and are_plain(A.xp.peek(d)):
         return b / d
-    if A.xp.is_on_device(d) and is_unseen(d) and A.xp.is_floating(b):
+    if A.xp.is_on_device(d) and A.xp.is_floating(b):
         x = b / d
-        if product_is_finite_later(A.xp, d, x):
+        if quotient_is_finite_later(A.xp, d, x):
             return x
     return reciprocal(d) * b
 
