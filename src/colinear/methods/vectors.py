@@ -138,8 +138,7 @@ class Columns:
         self.root_eps = math.sqrt(self.eps)
         self.every, self.waits = LOOK_EVERY if waits else 1, waits
         self.carried: dict[Any, Array] = {}
-        # quicker for wide blocks
-        self._inner = xp.column_dot if in_place and axis == -2 else None
+        self._inner = xp.column_dot if in_place and axis == -2 else None  # quicker for wide blocks
         self.in_place, self._axis = in_place and not xp.is_functional, axis
         self._fills = self.in_place and xp.name == "torch"  # whose `where` is slow with numbers
         self._is_by_columns = few and self.in_place and xp.name == "numpy"
