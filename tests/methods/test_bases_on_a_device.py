@@ -71,6 +71,19 @@ def test_invariant_subspaces_are_met_all_the_same(batch: tuple[int, ...], drawn:
         torch.testing.assert_close(pairs.real, torch.full((4,), 5.0, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("columns", [None, 3])
+def test_gmres_is_that_of_the_host(columns: int | None) -> None:
+    g = torch.Generator().manual_seed(0)
+    M = torch.randn(200, 200, generator=g, dtype=torch.float64) / 40
+    A = co.opaque(co.Dense(M + torch.eye(200, dtype=torch.float64)))
+    b = torch.randn(*(200, columns)[: 1 + bool(columns)], generator=g, dtype=torch.float64)
+    x, info = co.solve(A, b, co.GMRES(tol=1e-10), info=True)
+    with pretended():
+        y, again = co.solve(A, b, co.GMRES(tol=1e-10), info=True)
+    torch.testing.assert_close(x, y, rtol=1e-8, atol=1e-8)
+    assert abs(int(info.iterations) - int(again.iterations)) <= 1
+
+
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """A device whose recordings are tapes; what they replay, and whether it is right, is there to see."""

@@ -191,6 +191,11 @@ def orthogonalise_to_first(
     return by_size(xp, count, V.shape[-2], along)
 
 
+def norm_of(xp: Any, w: Array, square: Array | None) -> Array:
+    """|w|, by its square if that is known."""
+    return norm(xp, w) if square is None else xp.sqrt(square)
+
+
 def length_of(xp: Any, w: Array, square: Array | None) -> Array:
     """|w|, by its square where that is known: where it is not 0."""
     if square is None:
@@ -281,7 +286,7 @@ def extend(
     own = w
     w, h, before, square = orthogonalise_to_first(xp, V, j, w, passes)
     if is_far:
-        size = xp.maximum(size, norm(xp, own) if before is None else xp.sqrt(before))
+        size = xp.maximum(size, norm_of(xp, own, before))
         if passes == 1 and may_be_set(xp, square == 0):
             w, more, _, square = orthogonalise_to_first(xp, V, j, w)
             h = h + more

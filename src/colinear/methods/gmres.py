@@ -18,7 +18,7 @@ from typing import Any
 from ..backends import Array, adjoint, inner_products, places_like, without_zeros, zeros_like
 from ..status import Status
 from .base import Iterative, check_integer
-from .basis import length_of, orthogonalise_to_first, put_row, smaller
+from .basis import length_of, norm_of, orthogonalise_to_first, put_row, smaller
 from .iterate import CycleStart, Outcome, Products, Solve, solve_in_cycles
 from .loop import is_compiling
 from .vectors import (
@@ -149,10 +149,10 @@ def step(xp: Any, product: Any, goal: Array, s: GMRESState) -> GMRESState:
     V, H, Q, j, eps = s.V, s.H, s.Q, s.j, xp.eps(s.V.dtype)
     # rows that are not yet there are zero
     count = j + 1 if xp.is_functional or is_plain(xp, V) else V.shape[-2]
-    w = turn(xp, product(turn(xp, V[..., j, :])))
+    Av = turn(xp, product(turn(xp, V[..., j, :])))
     # twice is enough (Kahan; Parlett 1980)
-    w, h, square, left = orthogonalise_to_first(xp, V, count, w, passes=2)
-    before, after = xp.sqrt(square), length_of(xp, w, left)
+    w, h, square, left = orthogonalise_to_first(xp, V, count, Av, passes=2)
+    before, after = norm_of(xp, Av, square), length_of(xp, w, left)
     # what is left is rounding: the subspace is invariant
     after = xp.where(after > 10 * eps * before, after, 0)
     # the new column of the Hessenberg matrix, rotated; then one rotation more
