@@ -1368,6 +1368,29 @@ def test_inner_products_with_weights(xp, dtype):
                 close(xp, found, adjoint(X) @ (factor * wanted), dtype)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("rows", [64, 67])
+def test_inner_products_of_tall_blocks_on_a_device_are_summed_in_parts(monkeypatch, rows, dtype):
+    torch = pytest.importorskip("torch")
+    from support.synchronisations import pretended
+
+    from colinear.backends.torch import arithmetic
+
+    monkeypatch.setattr(arithmetic, "TALL", 50)
+    monkeypatch.setattr(arithmetic, "PARTS", 8)
+    g = torch.Generator().manual_seed(0)
+    S = torch.randn(rows, 6, generator=g, dtype=getattr(torch, dtype)).requires_grad_()
+    with pretended():
+        for X, Y in ((S, S), (S[:, :4], S[:, 1:3])):  # as blocks lie side by side
+            assert arithmetic.is_tall(X, Y)
+            found, expected = arithmetic.inner_products(X, Y), X.mH @ Y
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+            slopes = [torch.autograd.grad(Z.abs().sum(), S)[0] for Z in (found, expected)]
+            torch.testing.assert_close(*slopes, rtol=1e-4, atol=1e-4)
+        for X in (S.mT, S[:, ::2], S[:, :1]):
+            assert not arithmetic.is_tall(X, X)
+
+
 def test_weighted_inner_products_of_many_rows_have_derivatives_in_jax(monkeypatch):
     jax = pytest.importorskip("jax")
     xp = backends.get("jax")

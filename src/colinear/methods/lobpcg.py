@@ -51,6 +51,7 @@ DISTINCT = 0.1  # of the square of a direction, made orthonormal once, which mus
 # times the largest |A x| of the block, which none of its values exceeds: where values of directions
 # that are not there go
 BEYOND = 2.0
+MUCH_TALLER = 100  # times as high as wide: random columns are almost orthogonal
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,13 @@ def lobpcg(
 
     # infinities and NaN end the run
     with np.errstate(all="ignore") if small is not xp else contextlib.nullcontext():
-        X = xp.qr(xp.stack([start, *(fresh(xp, noise, i) for i in range(block - 1))], axis=-1))[0]
+        X = xp.stack([start, *(fresh(xp, noise, i) for i in range(block - 1))], axis=-1)
+        if (
+            small is not xp and X.shape[-2] > MUCH_TALLER * block
+        ):  # which a device is slow to factor
+            X = _whitened(sides, _whitened(sides, X))
+        else:
+            X = xp.qr(X)[0]
         AX = multiply(X)
         T, size = sides.fetch(inner_products(xp, X, AX), xp.vector_norm(AX, axis=-2))
         values, C = small.eigh(hermitian(small, sign * T))

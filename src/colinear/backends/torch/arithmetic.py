@@ -192,6 +192,8 @@ def column_dot(X: Any, Y: Any) -> torch.Tensor:
 def inner_products(X: Any, Y: Any, weights: Any = None) -> torch.Tensor:
     """X^H Y or, with weights w (..., n), X^H diag(w) Y; no array of the size of Y is made where the
     framework can do without."""
+    if weights is None and is_tall(X, Y):
+        return in_parts(X, Y)
     if weights is None and X is not Y:
         return matmul(X.mH, Y)
     # BLAS, as NumPy calls it, knows that X^H X is symmetric: half of the time
@@ -201,6 +203,31 @@ def inner_products(X: Any, Y: Any, weights: Any = None) -> torch.Tensor:
     x, y = lent[0], lent[0 if X is Y else 1]
     product = of_arrays.inner_products(x, y, None if weights is None else lent[-1])
     return torch.from_numpy(np.asarray(product))
+
+
+TALL, NARROW = 2**19, 64  # rows and columns of blocks whose products cuBLAS is slow to sum
+PARTS = 1024  # that are summed side by side: on an H200 in half of the time
+
+
+def is_tall(X: Any, Y: Any) -> bool:
+    """Whether X^H Y on a device is a sum of many more terms than it has entries."""
+    if X.ndim != 2 or Y.ndim != 2 or X.shape[0] < TALL or not is_on_device(X):
+        return False
+    is_plain = type(X) is torch.Tensor is type(Y) and X.dtype is Y.dtype in _OF_BLAS
+    return (
+        is_plain
+        and X.stride(1) == Y.stride(1) == 1
+        and 1 < builtins.max(X.shape[1], Y.shape[1]) <= NARROW
+    )
+
+
+def in_parts(X: Any, Y: Any) -> torch.Tensor:
+    """X^H Y, summed by parts of the rows."""
+    size = X.shape[0] // PARTS
+    x, y = (Z[: PARTS * size].unflatten(0, (PARTS, size)) for Z in (X, Y))
+    total = torch.matmul(x.mH, y).sum(0)
+    rest = slice(PARTS * size, None)
+    return torch.addmm(total, X[rest].mH, Y[rest]) if X.shape[0] % PARTS else total
 
 
 def xpby(x: Any, b: Any, y: Any) -> Any:
