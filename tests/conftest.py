@@ -17,9 +17,10 @@ os.environ.setdefault("JAX_ENABLE_X64", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 sys.path.insert(0, str(Path(__file__).parent))  # for tests/support
 
-from support.compiling import set_flags, share_contexts
+from support.compiling import collect_rarely, set_flags, share_contexts
 
 set_flags()  # the processes of xdist inherit them
+collect_rarely()  # from here on: what the tests import stays
 
 import numpy as np
 import pytest
@@ -28,9 +29,8 @@ MOST_MEMORY = 4e9  # bytes of a process, from which what JAX has compiled is dro
 
 
 def pytest_collection_finish() -> None:
-    """Objects are collected more rarely, and those of modules never: JAX makes many while it compiles."""
+    """The objects of modules are never collected."""
     gc.freeze()
-    gc.set_threshold(50_000, 50, 100)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -291,7 +291,7 @@ def test_every_method_runs_where_its_operator_closes_over_the_loop(make, method)
     xp = backends.get("jax")
     f = lambda which, theta: total(results(xp, which, theta, jnp.asarray(B), [method]), xp)
     theta = jnp.asarray(THETA)
-    exact = jax.value_and_grad(functools.partial(f, dense))
+    exact = jax.jit(jax.value_and_grad(functools.partial(f, dense)))
     expected = [np.hstack([*exact(theta)]), np.hstack([*exact(2 * theta)])]
     np.testing.assert_allclose(
         run_in_all_transforms(functools.partial(f, make), theta), expected, rtol=1e-6, atol=1e-8

@@ -7,6 +7,7 @@ each runs in a process of its own, so that no rule or operator of one is in the 
 from __future__ import annotations
 
 import doctest
+import gc
 import importlib
 import importlib.util
 import json
@@ -25,7 +26,7 @@ from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.compiling import share_contexts
+from support.compiling import collect_rarely, share_contexts
 
 SECONDS = 300  # that one page or module may take
 
@@ -67,11 +68,16 @@ def run_module(name: str) -> int:
     return doctest.testmod(importlib.import_module(name), optionflags=FLAGS).failed
 
 
-def run(targets: list[str]) -> int:
-    """Run pages and modules, with warnings as errors; the number of examples that failed."""
+def warnings_are_errors() -> None:
+    """Let this process raise what is warned of."""
     warnings.simplefilter("error")
     # torch 2.13 uses what it deprecates itself when forward derivatives are first asked for.
     warnings.filterwarnings("ignore", "`torch.jit.script", DeprecationWarning)
+
+
+def run(targets: list[str]) -> int:
+    """Run pages and modules, with warnings as errors; the number of examples that failed."""
+    warnings_are_errors()
     return sum(
         run_page(Path(target)) if target.endswith(".md") else run_module(target)
         for target in targets
@@ -79,11 +85,16 @@ def run(targets: list[str]) -> int:
 
 
 def run_apart(targets: list[str]) -> dict[str, str]:
-    """Run each page or module in a fork of this process, which imports the frameworks once; what those print that fail."""
-    for framework in ("torch", "jax"):
-        if importlib.util.find_spec(framework):
-            importlib.import_module(framework)
+    """Run each page or module in a fork of this process, which imports the package and the frameworks once; what
+    those print that fail."""
+    frameworks = [name for name in ("torch", "jax") if importlib.util.find_spec(name)]
+    for framework in frameworks:
+        importlib.import_module(framework)
     share_contexts()
+    warnings_are_errors()  # as where a page imports the package
+    for framework in frameworks:
+        importlib.import_module(f"colinear.backends.{framework}")
+    gc.freeze()  # a fork that looked through what it shares with this process would copy it
     # This process has imported JAX and computed nothing, so it has no threads yet.
     warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
     failed = {}
@@ -115,6 +126,7 @@ def run_child(target: str, output: int) -> NoReturn:
 
 
 def main() -> None:
+    collect_rarely()
     targets = sys.argv[1:]
     if targets[0] == "--apart":
         json.dump(run_apart(targets[1:]), sys.stdout)

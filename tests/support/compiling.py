@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -28,6 +29,11 @@ def set_flags() -> None:
     """Choose XLA's quickest code generator, for this process and those that it starts."""
     if "XLA_FLAGS" not in os.environ:
         os.environ["XLA_FLAGS"] = XLA_FLAGS + QUICKER * takes_flags(XLA_FLAGS + QUICKER)
+
+
+def collect_rarely() -> None:
+    """Look for garbage less often: importing the frameworks and compiling make many objects that stay."""
+    gc.set_threshold(50_000, 50, 100)
 
 
 def share_contexts() -> None:

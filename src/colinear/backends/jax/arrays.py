@@ -308,11 +308,13 @@ def rough_norm(x: Any, axis: Any, order: float = 2) -> jax.Array:
     return jnp.sqrt(jnp.sum(jnp.real(x * jnp.conj(x)), axis=axis))
 
 
+@functools.partial(jax.jit, static_argnames=("axis", "keepdims"), inline=True)
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> jax.Array:
     """|x|, of x divided by its largest entry, since its square may vanish or overflow.
 
     Its derivative at x = 0 is zero, as in torch; JAX's own is NaN there. JAX's own (0.4.35), along
-    two axes, is the largest singular value.
+    two axes, is the largest singular value. One program, of whose dozen operations each would be
+    compiled for each shape.
     """
     largest = jnp.max(jnp.abs(jax.lax.stop_gradient(x)), axis=axis, keepdims=True, initial=0)
     scale = jnp.where((largest > 0) & (largest < jnp.inf), largest, 1)
