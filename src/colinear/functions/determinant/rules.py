@@ -13,6 +13,7 @@ from ...autodiff.determinants import is_polynomial, slogdet_of_diagonal
 from ...backends import Array
 from ...dispatch import rule
 from ...factors.dense import LUFactor
+from ...factors.function import RealPart
 from ...factors.inverse import Inverse, known_determinant
 from ...factors.structured import SpectralFactor, StackedBlocks
 from ...methods.structured import parity
@@ -299,6 +300,13 @@ def slogdet_turned(A: Any, method: Any) -> Determinant:
     """det A^T = det A, and det A^H = det conj(A) = conj(det A)"""
     sign, logarithm = slogdet(A.A, method)
     return sign if isinstance(A, Transpose) else A.xp.conj(sign), logarithm
+
+
+@rule(slogdet, RealPart)
+def slogdet_real_part(A: Any, method: Any) -> Determinant:
+    """det A, real, of a real A that is held as complex factors"""
+    sign, logarithm = slogdet(A.A, method)
+    return A.xp.real(sign), logarithm
 
 
 def determinant_of_factored(A: Any) -> Callable[[], Determinant] | None:

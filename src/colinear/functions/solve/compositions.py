@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...dispatch import rule
+from ...factors.function import RealPart
 from ...factors.inverse import Inverse
 from ...factors.structured import StackedBlocks
 from ...info import labelled, recording, report
@@ -123,6 +124,12 @@ def inv_block_diagonal(A: Any, method: Any) -> LinearOperator:
 def inv_unitary(A: Any, method: Any) -> LinearOperator:
     """Q^-1 = Q^H"""
     return A.H
+
+
+@rule(inv, RealPart)
+def inv_real_part(A: Any, method: Any) -> LinearOperator:
+    """A^-1 of a real A that is held as complex factors: Re (V diag(1/φ) V^H)"""
+    return RealPart._of(inv(A.A, method))
 
 
 @rule(inv, Transpose | Adjoint | Conjugate, hereditary=True)
