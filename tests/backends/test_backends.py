@@ -1389,6 +1389,7 @@ def test_inner_products_of_tall_blocks_on_a_device_are_summed_in_parts(monkeypat
             torch.testing.assert_close(*slopes, rtol=1e-4, atol=1e-4)
         for X in (S.mT, S[:, ::2], S[:, :1]):
             assert not arithmetic.is_tall(X, X)
+        assert not arithmetic.is_tall(S, S[:, :1])
 
 
 def test_weighted_inner_products_of_many_rows_have_derivatives_in_jax(monkeypatch):

@@ -417,7 +417,7 @@ class CorrectedDiagonal(LinearOperator):
 
         I - Q Q^H = (I - Q Q^H)^2 + Q Z^H Z Q^H:
 
-    two positive terms, of which rounding leaves a part of d^-1 / λ in its own place.
+    two positive terms, neither of which loses the digits of the other.
     """
 
     d: Array

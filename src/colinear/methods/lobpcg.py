@@ -220,9 +220,8 @@ def lobpcg(
     # infinities and NaN end the run
     with np.errstate(all="ignore") if small is not xp else contextlib.nullcontext():
         X = xp.stack([start, *(fresh(xp, noise, i) for i in range(block - 1))], axis=-1)
-        if (
-            small is not xp and X.shape[-2] > MUCH_TALLER * block
-        ):  # which a device is slow to factor
+        # a device is slow to factor what is so tall
+        if small is not xp and X.shape[-2] > MUCH_TALLER * block:
             X = _whitened(sides, _whitened(sides, X))
         else:
             X = xp.qr(X)[0]
